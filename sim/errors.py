@@ -1,0 +1,90 @@
+"""The one exception tree of hetsim.
+
+Every class names the exit code with which the command line ends, so that no other place has to know.
+The message of each is a sentence for the user: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class HetsimError(Exception):
+    """Anything hetsim reports to its user; `exit_code` is that of the command line."""
+
+    exit_code = 1
+
+
+class UsageError(HetsimError):
+    """The command or function was called wrongly."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with an input, with its address.
+
+    `key` is a dotted path (`workload.0.arrivals.rate`); line and column count from 1 and are None
+    where the input is not a text file.
+    """
+
+    message: str
+    key: str = ""
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return ": ".join(part for part in (place, self.key, self.message) if part)
+
+
+class ScenarioError(HetsimError):
+    """A scenario, trace or task table is invalid: carries every problem found."""
+
+    exit_code = 3
+
+    def __init__(self, problems: Problem | str | Iterable[Problem | str]):
+        if isinstance(problems, Problem | str):
+            problems = [problems]
+        self.problems = [p if isinstance(p, Problem) else Problem(p) for p in problems]
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.problems,)
+
+
+class UnknownName(HetsimError):
+    """A name is not in a registry; the message suggests near ones."""
+
+    exit_code = 3
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = ""):
+        self.kind, self.name, self.known, self.hint = kind, name, sorted(known), hint
+        super().__init__(f'unknown {kind} "{name}"{suggestion(name, self.known)}{hint}')
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.kind, self.name, self.known, self.hint)
+
+
+class RunError(HetsimError):
+    """A run could not go on; `time` is the simulated time at which it stopped."""
+
+    time: float | None = None
+
+
+class PolicyError(RunError):
+    """A policy raised, decided something illegal, never starts what it could, or loops at one instant."""
+
+
+class InvariantError(RunError):
+    """`--check` found the simulator itself in an impossible state: a defect of hetsim, please report it."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """'; did you mean "x"?' for a near name, else the empty string."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    return f'; did you mean "{near[0]}"?' if near else ""

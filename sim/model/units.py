@@ -1,0 +1,128 @@
+"""Quantities with units, as scenario files write them: `5 min`, `5.3 GB/s`, `40/h`, `95%`.
+
+Inside the program every quantity is a float in SI base units (seconds, bytes, bytes per second, 1/s, watts,
+operations per second); memory and data sizes are whole bytes.  A value with a dimension needs a unit, 0 excepted.
+GB = 10**9 B, GiB = 2**30 B, B bytes, b bits.
+
+`Seconds`, `Bytes` and the other annotated types go into pydantic models and into the signatures of policies:
+their parameters are then validated, and documented in the schema, in one place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+TIME = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0,
+    "h": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "week": 604800.0, "weeks": 604800.0,
+}  # fmt: skip
+_PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+SIZE = {
+    **{f"{prefix}B": float(value) for prefix, value in (_PREFIX | _BINARY | {"K": 10**3}).items()},
+    **{f"{prefix}b": value / 8 for prefix, value in _PREFIX.items()},
+}
+BANDWIDTH = {
+    **{f"{size}/s": value for size, value in SIZE.items()},
+    **{f"{prefix}bps": value / 8 for prefix, value in _PREFIX.items()},
+    **{f"{prefix}bit/s": value / 8 for prefix, value in _PREFIX.items()},
+}
+RATE = {f"/{unit}": 1 / value for unit, value in TIME.items()}
+POWER = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
+OPERATIONS = {f"{prefix}FLOP": float(value) for prefix, value in _PREFIX.items()}
+OPERATION_RATE = {f"{unit}{suffix}": value for unit, value in OPERATIONS.items() for suffix in ("/s", "S")}
+FREQUENCY = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
+FRACTION = {"%": 0.01}
+
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
+
+
+def parse(value: Any, units: dict[str, float], example: str, *, negative: bool = False) -> float:
+    """The value in base units; ValueError with a sentence for the user if it is not one.
+
+    >>> parse("1.5 min", TIME, "5 s")
+    90.0
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a value with a unit such as {example}, not {_show(value)}")
+    if isinstance(value, int | float):
+        if value == 0:
+            return 0.0
+        raise ValueError(f'"{value:g}" has no unit; write for instance {_with_unit(value, example)}')
+    match = _QUANTITY.match(value)
+    if not match:
+        raise ValueError(f'"{value}" is not a value with a unit such as {example}')
+    number, unit = float(match[1]), match[2]
+    if math.isnan(number) or math.isinf(number):
+        raise ValueError(f'"{value}" is not a finite number')
+    if not unit:
+        if number == 0:
+            return 0.0
+        raise ValueError(f'"{value}" has no unit; write for instance {_with_unit(number, example)}')
+    factor = units.get(unit)
+    if factor is None:
+        factor = units.get(re.sub(r"\s+", "", unit))
+    if factor is None:
+        raise ValueError(f'"{value}": "{unit}" is not a unit here; use one of {", ".join(_some(units))}')
+    if number < 0 and not negative:
+        raise ValueError(f'"{value}" is negative')
+    # One division rather than a product with an inexact factor: `3 ms` must be the float 0.003.
+    inverse = round(1 / factor) if factor < 1 else 0
+    return number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
+
+
+def parse_fraction(value: Any) -> float:
+    """A share: `0.05` or `5%`."""
+    if isinstance(value, str):
+        return parse(value, FRACTION, "5%")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a share such as 0.05 or 5%, not {_show(value)}")
+    return float(value)
+
+
+def _with_unit(number: float, example: str) -> str:
+    unit = _QUANTITY.match(example)
+    assert unit
+    gap = "" if unit[2].startswith("/") or unit[2] == "%" else " "
+    return f"{number:g}{gap}{unit[2]}"
+
+
+def _some(units: dict[str, float]) -> list[str]:
+    """A readable handful of the units."""
+    common = ["ns", "us", "ms", "s", "min", "h", "d", "B", "kB", "MB", "GB", "TB", "MiB", "GiB", "b"]
+    common += [f"{unit}/s" for unit in ("MB", "GB", "GiB", "Gb")] + ["/s", "/min", "/h", "/d", "mW", "W", "kW"]
+    common += ["FLOP", "MFLOP", "GFLOP", "TFLOP", "GFLOP/s", "TFLOP/s", "MHz", "GHz", "%"]
+    return [unit for unit in common if unit in units] or list(units)
+
+
+def _show(value: Any) -> str:
+    return {True: "true", False: "false", None: "nothing"}.get(value, repr(value)) if not isinstance(
+        value, dict | list
+    ) else ("a mapping" if isinstance(value, dict) else "a list")
+
+
+def _quantity(units: dict[str, float], example: str, whole: bool = False) -> Any:
+    def read(value: Any) -> float | int:
+        number = parse(value, units, example)
+        return round(number) if whole else number
+
+    # Strings are what files hold; the resolved models hold numbers in base units.
+    schema = {"anyOf": [{"type": "string", "examples": [example]}, {"const": 0}]}
+    return Annotated[int if whole else float, BeforeValidator(read), WithJsonSchema(schema)]
+
+
+Seconds = _quantity(TIME, "5 s")
+Bytes = _quantity(SIZE, "2 GB", whole=True)
+BytesPerSecond = _quantity(BANDWIDTH, "12 GB/s")
+PerSecond = _quantity(RATE, "40/h")
+Watts = _quantity(POWER, "250 W")
+Operations = _quantity(OPERATIONS, "3 GFLOP")
+OperationsPerSecond = _quantity(OPERATION_RATE, "15 TFLOP/s")
+Hertz = _quantity(FREQUENCY, "1.4 GHz")
+Fraction = Annotated[
+    float, BeforeValidator(parse_fraction), WithJsonSchema({"type": ["number", "string"], "examples": [0.05, "5%"]})
+]
