@@ -1,0 +1,221 @@
+"""What a cluster is made of: nodes with CPU cores and accelerators, their links, power and ways of sharing.
+
+Everything here is a description and never changes during a run; the engine keeps the changing state.
+Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths
+(`MILLI`) and shares of a GPU in millionths (`WHOLE`), as integers, so that taking and giving back is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+MILLI = 1_000
+WHOLE = 1_000_000
+
+SharingKind = Literal["exclusive", "timeslice", "mps", "mig"]
+
+
+def millicores(cores: float) -> int:
+    """Cores as the integer thousandths in which they are booked."""
+    return round(cores * MILLI)
+
+
+def micro_share(gpus: float) -> int:
+    """A share of one GPU as integer millionths, rounded down so that three thirds fit on one."""
+    return math.floor(gpus * WHOLE + 1e-6)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A device's way to its host: bandwidth per direction, latency, duplex.
+
+    With `half` duplex both directions share one rate (that of `upload`).
+    """
+
+    upload: float = math.inf
+    download: float = math.inf
+    latency: float = 0.0
+    duplex: Literal["full", "half"] = "full"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How one accelerator serves several launches.
+
+    exclusive: launches compute one after the other in start order; fractions run side by side, undisturbed.
+    timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at
+        (1 - switch_cost) of that while they are more than one.
+    mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
+    mig: a fraction takes a slice of the present layout, at least as large; another layout is taken on only when
+        the GPU is empty, and costs `reconfigure` seconds.
+    """
+
+    kind: SharingKind = "exclusive"
+    switch_cost: float = 0.0
+    interference: float = 0.0
+    layouts: tuple[tuple[float, ...], ...] = ((1.0,),)
+    reconfigure: float = 0.0
+
+
+@dataclass(frozen=True)
+class Power:
+    """Watts of a device when idle, busy (at full speed) and asleep, and how long it takes to wake.
+
+    Of a CPU the watts are those of one core.  Dynamic power (busy - idle) grows as the cube of frequency.
+    """
+
+    idle: float = 0.0
+    busy: float = 0.0
+    sleep: float = 0.0
+    wake: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeviceType:
+    """A named type of device; `kind` is cpu, gpu or that of another accelerator (npu, ...)."""
+
+    name: str
+    kind: str = "gpu"
+    speed: float = 1.0
+    memory: int | None = None
+    streams: int = 1
+    link: Link = field(default_factory=Link)
+    sharing: Sharing = field(default_factory=Sharing)
+    power: Power = field(default_factory=Power)
+    multiprocessors: int | None = None
+    peak: object | None = None
+    """What the roofline cost model needs to know of this type (`sim.workload.roofline.Peak`), if anything."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device: all cores of a node (`n0/cpu`), or one accelerator (`n0/g1`)."""
+
+    index: int
+    name: str
+    type: DeviceType
+    node: int
+    local: int
+    """Position among the accelerators of the node; -1 for the cores."""
+    switch: int | None = None
+    """Number of the PCIe switch on its node behind which it sits, if any."""
+
+    def __hash__(self) -> int:
+        return self.index
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """`count` equal nodes: cores, host memory, accelerators as (type, count), switches and network."""
+
+    cpus: int = 0
+    memory: int | None = None
+    accelerators: tuple[tuple[DeviceType, int], ...] = ()
+    count: int = 1
+    name: str | None = None
+    cpu_type: DeviceType = field(default_factory=lambda: DeviceType("cpu", kind="cpu"))
+    switch_size: int | None = None
+    """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
+    switch: Link = field(default_factory=Link)
+    network: Link = field(default_factory=Link)
+    """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
+    rack: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node; `cpu` is the device of all its cores, `accelerators` the others in order."""
+
+    index: int
+    name: str
+    cpus: int
+    memory: int | None
+    cpu: Device
+    accelerators: tuple[Device, ...]
+    spec: NodeSpec
+
+    def __hash__(self) -> int:
+        return self.index
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Cluster:
+    """All nodes and devices, numbered; node names are n0, n1, ... unless given."""
+
+    def __init__(self, specs: Sequence[NodeSpec]):
+        self.nodes: list[Node] = []
+        self.devices: list[Device] = []
+        self.types: dict[str, DeviceType] = {}
+        for spec in specs:
+            for copy in range(spec.count):
+                self._add(spec, copy)
+
+    def _add(self, spec: NodeSpec, copy: int) -> None:
+        index = len(self.nodes)
+        name = f"n{index}"
+        if spec.name:
+            name = spec.name if spec.count == 1 else f"{spec.name}{copy}"
+        types = [spec.cpu_type] + [kind for kind, _ in spec.accelerators]
+        for kind in types:
+            known = self.types.setdefault(kind.name, kind)
+            if known != kind:
+                raise ValueError(f'device type "{kind.name}" is described in two ways')
+        cpu = self._device(f"{name}/cpu", spec.cpu_type, index, -1, None)
+        accelerators: list[Device] = []
+        for kind, count in spec.accelerators:
+            for _ in range(count):
+                local = len(accelerators)
+                switch = None if spec.switch_size is None else local // spec.switch_size
+                accelerators.append(self._device(f"{name}/g{local}", kind, index, local, switch))
+        self.nodes.append(Node(index, name, spec.cpus, spec.memory, cpu, tuple(accelerators), spec))
+
+    def _device(self, name: str, kind: DeviceType, node: int, local: int, switch: int | None) -> Device:
+        device = Device(len(self.devices), name, kind, node, local, switch)
+        self.devices.append(device)
+        return device
+
+    @cached_property
+    def by_name(self) -> dict[str, Device]:
+        return {device.name: device for device in self.devices}
+
+    def of_kind(self, kind: str) -> list[DeviceType]:
+        """The types present that answer to `kind`: a kind (cpu, gpu, npu) or a type's own name."""
+        present = {device.type.name for device in self.devices if device.type.kind != "cpu"}
+        if any(node.cpus for node in self.nodes):
+            present |= {node.cpu.type.name for node in self.nodes if node.cpus}
+        return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
+
+    def count(self, kind: str) -> int:
+        """Devices of a kind or type; of a CPU, its cores."""
+        return sum(
+            (self.nodes[d.node].cpus if d.type.kind == "cpu" else 1)
+            for d in self.devices
+            if kind in (d.type.kind, d.type.name)
+        )
+
+    def describe(self) -> str:
+        """One line for people: `8 x (32 cores, 4 x v100)`."""
+        groups: list[tuple[NodeSpec, int]] = []
+        for node in self.nodes:
+            spec = replace(node.spec, count=1, name=None)
+            if groups and groups[-1][0] == spec:
+                groups[-1] = (spec, groups[-1][1] + 1)
+            else:
+                groups.append((spec, 1))
+        parts = []
+        for spec, count in groups:
+            inside = [f"{spec.cpus} core{'s' if spec.cpus != 1 else ''}"] if spec.cpus else []
+            inside += [f"{number} × {kind.name}" for kind, number in spec.accelerators if number]
+            body = ", ".join(inside) or "empty"
+            parts.append(f"{count} × ({body})" if count > 1 or len(groups) > 1 else body)
+        shown = parts if len(parts) <= 6 else [*parts[:5], f"… {len(parts) - 5} more kinds of node"]
+        return " + ".join(shown)

@@ -1,0 +1,148 @@
+"""Placements, and static plans: for every task a mode and a place in the order of named devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.model.cluster import Cluster, Device
+from sim.model.tasks import Mode, Tasks
+
+
+class Placement:
+    """A mode and the devices it runs on.
+
+    A CPU launch has one device, the cores of its node; `cores` names them where a plan wants particular ones.
+    """
+
+    __slots__ = ("mode", "devices", "cores")
+
+    def __init__(self, mode: Mode, devices: tuple[Device, ...], cores: tuple[int, ...] | None = None):
+        self.mode = mode
+        self.devices = devices
+        self.cores = cores
+
+    def __repr__(self) -> str:
+        names = "+".join(device.name for device in self.devices)
+        return f"{self.mode.name} on {names}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        same = self.mode is other.mode and self.devices == other.devices
+        return same and self.cores == other.cores
+
+    def __hash__(self) -> int:
+        return hash((id(self.mode), self.devices, self.cores))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a plan: this task, in this mode, on these devices (core lanes are named `n0/cpu3`)."""
+
+    task: int
+    mode: int
+    devices: tuple[str, ...]
+
+
+@dataclass
+class Plan:
+    """Steps in order: on every device its steps run in the order in which they stand here.
+
+    A plan fixes no times: a task starts when it heads all its devices' queues, they are free and its
+    predecessors are done.  `bound` is a certified lower bound on the makespan and `makespan` what the planner
+    expects, where it says so; `notes` are what a planner tells besides (`ratio_certified`, gap, time).
+    """
+
+    steps: list[Step]
+    makespan: float | None = None
+    bound: float | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def queues(self) -> dict[str, list[int]]:
+        """Step numbers by device, in order."""
+        queues: dict[str, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            for device in step.devices:
+                queues.setdefault(device, []).append(number)
+        return queues
+
+    def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
+        """Everything that makes the plan impossible, as sentences; empty if it can be replayed."""
+        found: list[str] = []
+        lanes = lane_names(cluster)
+        seen: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            name = tasks.name(step.task)
+            if step.task in seen:
+                found.append(f"task {name} is planned twice")
+            seen[step.task] = number
+            mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
+            for device in step.devices:
+                if device not in lanes:
+                    found.append(f'task {name} is planned on "{device}", which the cluster lacks')
+                elif lanes[device].type is not mode.type:
+                    found.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
+            wanted = max(1, mode.cpus // 1000) if mode.on_cpu else mode.gpus
+            if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
+                found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {len(step.devices)}")
+        missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
+        if missing:
+            found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
+        cycle = None if found else self._cycle(tasks, seen)
+        if cycle:
+            found.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
+        return found
+
+    def _cycle(self, tasks: Tasks, number_of: dict[int, int]) -> list[Any] | None:
+        """Names along one cycle of device orders and precedence, or None."""
+        after: list[list[int]] = [[] for _ in self.steps]
+        for queue in self.queues().values():
+            for first, second in zip(queue, queue[1:], strict=False):
+                after[first].append(second)
+        for number, step in enumerate(self.steps):
+            for predecessor in (tasks.predecessors or {step.task: ()})[step.task]:
+                after[number_of[predecessor]].append(number)
+        cycle = find_cycle(after)
+        return None if cycle is None else [tasks.name(self.steps[n].task) for n in cycle]
+
+
+def lane_names(cluster: Cluster) -> dict[str, Device]:
+    """Every name a plan can use: accelerators by their own, cores as `n0/cpu0`, `n0/cpu1`, ..."""
+    lanes = {device.name: device for node in cluster.nodes for device in node.accelerators}
+    for node in cluster.nodes:
+        lanes.update({f"{node.cpu.name}{core}": node.cpu for core in range(node.cpus)})
+    return lanes
+
+
+def find_cycle(after: Sequence[Iterable[int]]) -> list[int] | None:
+    """One cycle of a directed graph given by successors, as a closed path, or None.  O(nodes + edges)."""
+    colour = [0] * len(after)
+    for root in range(len(after)):
+        if colour[root]:
+            continue
+        path: list[int] = []
+        stack = [(root, iter(after[root]))]
+        colour[root] = 1
+        path.append(root)
+        while stack:
+            node, successors = stack[-1]
+            for successor in successors:
+                if colour[successor] == 1:
+                    return [*path[path.index(successor) :], successor]
+                if colour[successor] == 0:
+                    colour[successor] = 1
+                    path.append(successor)
+                    stack.append((successor, iter(after[successor])))
+                    break
+            else:
+                colour[node] = 2
+                path.pop()
+                stack.pop()
+    return None
+
+
+def _some(names: Sequence[Any], most: int = 5) -> str:
+    shown = ", ".join(map(str, names[:most]))
+    return shown + (", …" if len(names) > most else "")

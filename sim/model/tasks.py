@@ -1,0 +1,282 @@
+"""Tasks and the ways (modes) in which they can run.
+
+Tasks live in columns (`Tasks`); the engine makes a `Task` object when one arrives and drops it when it ends.
+What many tasks have in common, their demands and the cost of stopping them, is one interned `Shape`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import WHOLE, DeviceType
+
+FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
+"""Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Seconds of a transfer stage: `fixed` once a launch plus `per_item` for each of its tasks."""
+
+    fixed: float = 0.0
+    per_item: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """One way to run: a device type and what is occupied there.  Interned: compared by identity.
+
+    `gpus` counts the devices of a launch and `share` is what it takes of each (millionths; WHOLE unless
+    fractional); both are 0 and 0 in a CPU mode.  `cpus` (thousandths) and `memory` are held on the host,
+    of a gang across nodes in proportion to its devices there; `gpu_memory` on each device.
+    A launch of n tasks computes for `fixed` plus the sum of its tasks' own times.
+    """
+
+    name: str
+    type: DeviceType
+    cpus: int = 0
+    gpus: int = 0
+    share: int = 0
+    memory: int = 0
+    gpu_memory: int = 0
+    span_any: bool = False
+    fixed: float = 0.0
+    upload: StageTime = field(default_factory=StageTime)
+    download: StageTime = field(default_factory=StageTime)
+    batch_limit: int = 1
+    """Most tasks in one launch."""
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.gpus == 0
+
+    @property
+    def whole(self) -> bool:
+        return self.share == WHOLE
+
+    @property
+    def gpu_share(self) -> float:
+        """GPUs occupied in all, as a number: 8.0 for a gang, 0.25 for a quarter."""
+        return self.gpus * self.share / WHOLE
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What it costs to stop and resume: seconds to save and restore, bytes of state, checkpoints.
+
+    A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
+    safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
+    fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
+    """
+
+    save: float = 0.0
+    restore: float = 0.0
+    state: int = 0
+    interval: float = math.inf
+
+
+class Shape:
+    """Modes in common, interned: tasks of one shape are alike in all a placement looks at."""
+
+    __slots__ = ("index", "modes", "position", "preemptible", "stopping")
+
+    def __init__(self, modes: Sequence[Mode], stopping: Stopping = Stopping(), preemptible: bool = True):  # noqa: B008
+        if not modes:
+            raise ValueError("a shape needs at least one mode")
+        self.index = -1  # given by the Tasks that holds it
+        self.modes = tuple(modes)
+        self.position = {mode: i for i, mode in enumerate(self.modes)}
+        self.stopping = stopping
+        self.preemptible = preemptible
+
+
+@dataclass(frozen=True)
+class Item:
+    """A named piece of data.  `home`: node whose host memory holds it first; None: every host has it.
+
+    An item that a task of the run writes has no home: it comes into being where that task ran.
+    """
+
+    name: str
+    size: int
+    home: int | None = None
+
+
+@dataclass
+class Tasks:
+    """Columns of a workload, one row a task, sorted by arrival (ties in the order given).
+
+    `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate` what policies may know
+    (the same array where estimates are exact).  Optional columns are None where no task has them; NaN in
+    `deadline` and inf in `expires` mean none.
+    """
+
+    arrival: np.ndarray
+    shape: np.ndarray
+    shapes: list[Shape]
+    time: np.ndarray
+    estimate: np.ndarray
+    id: np.ndarray | None = None
+    class_code: np.ndarray | None = None
+    classes: list[str] = field(default_factory=lambda: [""])
+    user_code: np.ndarray | None = None
+    users: list[str] = field(default_factory=lambda: [""])
+    priority: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    deadline: np.ndarray | None = None
+    expires: np.ndarray | None = None
+    bytes_in: np.ndarray | None = None
+    bytes_out: np.ndarray | None = None
+    predecessors: list[tuple[int, ...]] | None = None
+    reads: list[tuple[int, ...]] | None = None
+    writes: list[tuple[int, ...]] | None = None
+    items: list[Item] = field(default_factory=list)
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    """Further columns of the source (tokens, recorded starts, ...), by name; carried into the result."""
+
+    def __post_init__(self) -> None:
+        for index, shape in enumerate(self.shapes):
+            shape.index = index
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    def name(self, index: int) -> Any:
+        """The id of a row: the source's own, or the row number."""
+        if self.id is None:
+            return index
+        value = self.id[index]
+        return value.item() if isinstance(value, np.generic) else value
+
+    @property
+    def plain(self) -> bool:
+        """No transfers, graph or expiry: nothing that a launch must do besides computing."""
+        return (
+            self.bytes_in is None
+            and self.bytes_out is None
+            and self.predecessors is None
+            and self.reads is None
+            and self.writes is None
+        )
+
+
+class Task:
+    """A task in flight, as policies see it.
+
+    Policies may read everything without a leading underscore.  `estimates[j]` is the estimated compute time in
+    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work.
+    """
+
+    __slots__ = (
+        "index", "arrival", "ready", "shape", "estimates", "_time", "table", "state", "done", "launch",
+        "ticket", "memo", "_history",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, arrival: float, shape: Shape, time: list[float], estimates: list[float], table: Tasks
+    ):
+        self.index = index
+        self.arrival = arrival
+        self.ready = arrival
+        self.shape = shape
+        self._time = time
+        self.estimates = estimates
+        self.table = table
+        self.state = WAITING
+        self.done = 0.0
+        self.launch: Any = None
+        self.ticket = -1  # of the queue entry that speaks for this task (sim.policy.queues)
+        self.memo: Any = None  # a policy's own note on the task
+        self._history: Any = None  # the engine's, for tasks that were stopped or moved data
+
+    @property
+    def id(self) -> Any:
+        return self.table.name(self.index)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return self.shape.modes
+
+    @property
+    def class_(self) -> str:
+        table = self.table
+        return table.classes[0 if table.class_code is None else table.class_code[self.index]]
+
+    @property
+    def user(self) -> str:
+        table = self.table
+        return table.users[0 if table.user_code is None else table.user_code[self.index]]
+
+    @property
+    def priority(self) -> float:
+        """Higher is more urgent; 0 unless given."""
+        column = self.table.priority
+        return 0.0 if column is None else float(column[self.index])
+
+    @property
+    def weight(self) -> float:
+        column = self.table.weight
+        return 1.0 if column is None else float(column[self.index])
+
+    @property
+    def deadline(self) -> float:
+        """Absolute time; inf where there is none."""
+        column = self.table.deadline
+        value = math.inf if column is None else float(column[self.index])
+        return math.inf if value != value else value
+
+    @property
+    def expires(self) -> float:
+        """Absolute time at which patience ends if the task has not started; inf where there is none."""
+        column = self.table.expires
+        return math.inf if column is None else float(column[self.index])
+
+    @property
+    def bytes_in(self) -> int:
+        column = self.table.bytes_in
+        return 0 if column is None else int(column[self.index])
+
+    @property
+    def bytes_out(self) -> int:
+        column = self.table.bytes_out
+        return 0 if column is None else int(column[self.index])
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Indexes of the items it reads."""
+        column = self.table.reads
+        return () if column is None else column[self.index]
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        column = self.table.writes
+        return () if column is None else column[self.index]
+
+    @property
+    def shortest_estimate(self) -> float:
+        """Estimated time on its best mode, from scratch."""
+        estimates = self.estimates
+        return estimates[0] if len(self.shape.modes) == 1 else min(estimates[: len(self.shape.modes)])
+
+    @property
+    def shortest_remaining(self) -> float:
+        """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
+        return self.shortest_estimate * (1.0 - self.done)
+
+    def modes_by_speed(self) -> Sequence[int]:
+        """Positions of its modes, fastest (by estimate) first, ties in the order declared."""
+        count = len(self.shape.modes)
+        if count == 1:
+            return (0,)
+        return sorted(range(count), key=self.estimates.__getitem__)
+
+    def __repr__(self) -> str:
+        return f"task {self.id}"

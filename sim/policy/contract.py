@@ -1,0 +1,316 @@
+"""The contract between the engine and a policy: hooks, decisions, the view.
+
+A policy never touches the clock and never changes state: it reads a view and yields decisions.  The engine
+validates and applies each decision before it resumes the generator, so the view is always current.
+`schedule` is asked once a round: when all changes of one instant have been applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from sim.model.cluster import Cluster, Device
+from sim.model.plan import Placement, Plan
+from sim.model.tasks import Item, Mode, Task, Tasks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Decisions ------------------------------------------------------------------------------------------------
+
+
+class Start:
+    """Launch one task, or several as one batch, on a placement."""
+
+    __slots__ = ("tasks", "placement")
+
+    def __init__(self, tasks: Task | Sequence[Task], placement: Placement):
+        self.tasks = tasks
+        self.placement = placement
+
+    def __repr__(self) -> str:
+        return f"Start({self.tasks}, {self.placement})"
+
+
+class Stop:
+    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
+
+    __slots__ = ("task", "keep")
+
+    def __init__(self, task: Task, keep: bool = True):
+        self.task = task
+        self.keep = keep
+
+
+class Move:
+    """Continue a running task elsewhere or in another mode; its state moves over the links."""
+
+    __slots__ = ("task", "placement")
+
+    def __init__(self, task: Task, placement: Placement):
+        self.task = task
+        self.placement = placement
+
+
+class Reject:
+    """End a waiting task for good, with a reason.  Also an admission's answer."""
+
+    __slots__ = ("task", "reason")
+
+    def __init__(self, task: Task | None = None, reason: str = "rejected"):
+        self.task = task
+        self.reason = reason
+
+
+class Hold:
+    """Say why a waiting task is passed over although it would fit (quota, reservation, ...).
+
+    Changes nothing; `hetsim explain` charges the wait from now on to this cause, until the task starts or
+    another cause is given.
+    """
+
+    __slots__ = ("task", "cause")
+
+    def __init__(self, task: Task, cause: Literal["quota", "reservation", "choice"]):
+        self.task = task
+        self.cause = cause
+
+
+class Set:
+    """Set a device's frequency (1 is nominal), or put it to sleep ("off") or wake it ("on")."""
+
+    __slots__ = ("device", "frequency")
+
+    def __init__(self, device: Device, frequency: float | Literal["off", "on"] = 1.0):
+        self.device = device
+        self.frequency = frequency
+
+
+class Fetch:
+    """Bring a copy of an item to a device (prefetch, load a model)."""
+
+    __slots__ = ("item", "device")
+
+    def __init__(self, item: int, device: Device):
+        self.item = item
+        self.device = device
+
+
+class Drop:
+    """Drop an unused copy of an item from a device."""
+
+    __slots__ = ("item", "device")
+
+    def __init__(self, item: int, device: Device):
+        self.item = item
+        self.device = device
+
+
+class Wait:
+    """Nothing more this round.  When to be asked again, besides `until`:
+
+    on="change": at any change; on="release": only when capacity comes free (arrivals alone cannot help);
+    on="ready": only when a task becomes ready (nothing waits, so a release cannot help).
+    A schedule that ends without a Wait means Wait(on="change").
+    """
+
+    __slots__ = ("until", "on")
+
+    def __init__(self, until: float = math.inf, on: Literal["change", "release", "ready"] = "change"):
+        self.until = until
+        self.on = on
+
+
+WAIT_FOR_RELEASE = Wait(on="release")
+WAIT_FOR_READY = Wait(on="ready")
+
+Decision = Start | Stop | Move | Reject | Hold | Set | Fetch | Drop | Wait
+
+
+@dataclass(frozen=True)
+class Accept:
+    """An admission's yes; `modes`: only these mode positions (redirect)."""
+
+    modes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Defer:
+    """An admission's not yet: ask again at `until`."""
+
+    until: float
+
+
+# What policies are ----------------------------------------------------------------------------------------
+
+PlacementRule = Callable[[Task, "View"], Placement | None]
+"""Chooses among the placements that fit now, or declines with None."""
+
+OrderKey = Callable[[Task], Any]
+"""The key of a waiting task, constant while it waits; the least goes first, ties by arrival."""
+
+
+class Scheduler:
+    """Base of dynamic policies; every hook is a no-op by default."""
+
+    policy_kind: ClassVar[str] = "scheduler"
+
+    def begin(self, view: View) -> None:
+        """Once, before the first event."""
+
+    def ready(self, task: Task) -> None:
+        """A task arrived and was admitted, its predecessors finished, or it was stopped: it waits now."""
+
+    def finished(self, task: Task) -> None:
+        """A running task completed."""
+
+    def gone(self, task: Task) -> None:
+        """A waiting or running task ended otherwise: rejected, expired, failed."""
+
+    def device(self, device: Device, up: bool) -> None:
+        """A device failed, was put to sleep, or came back."""
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        """Yield decisions for this round."""
+        return iter(())
+
+
+class Planner(Protocol):
+    """A static policy: one plan, before the clock starts (or in mid-run, with `problem.now` and `free_at`)."""
+
+    def plan(self, problem: PlanProblem) -> Plan: ...
+
+
+@dataclass
+class PlanProblem:
+    """What a planner may know: all arrivals and estimates, never true durations.
+
+    `free_at`: device name -> time from which it is free.  `places`: item -> names of the devices and hosts
+    that hold it.  `simulate(plan)` gives the makespan that the engine finds on estimates.
+    """
+
+    tasks: Tasks
+    cluster: Cluster
+    now: float = 0.0
+    free_at: dict[str, float] | None = None
+    places: dict[int, list[str]] | None = None
+    simulate: Callable[[Plan], float] | None = None
+
+
+class Admission:
+    """Base of admission policies: asked task by task in arrival order, before the round."""
+
+    policy_kind: ClassVar[str] = "admission"
+
+    def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
+        """May this task wait?"""
+        return Accept()
+
+    def finished(self, task: Task) -> None:
+        """A task completed (for policies that estimate rates)."""
+
+
+class Batching:
+    """Base of batching policies: how many of a service's queue go now."""
+
+    policy_kind: ClassVar[str] = "batching"
+
+    def next_batch(self, queue: Any, device: Device, view: View) -> Any:
+        """Take(n), Take(tasks), Drop(tasks) or Wait(until, count)."""
+        raise NotImplementedError
+
+
+class Shadow(Protocol):
+    """When and where a task that does not fit now could start, as far as estimates tell."""
+
+    time: float
+    placement: Placement | None
+
+    def survives(self, task: Task, placement: Placement) -> bool:
+        """True if starting `task` there now cannot delay the shadow's task."""
+        ...
+
+
+class View(Protocol):
+    """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state."""
+
+    now: float
+    cluster: Cluster
+    random: np.random.Generator
+    items: Sequence[Item]
+
+    def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
+        """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""
+        ...
+
+    def first(self, mode: Mode) -> Placement | None:
+        """The first devices on which a mode fits now."""
+        ...
+
+    def nodes_fitting(self, mode: Mode) -> list[int]:
+        """Indexes of the nodes on which a mode (of one node) fits now, ascending."""
+        ...
+
+    def on_node(self, mode: Mode, node: int) -> Placement | None:
+        """The devices a mode would take on one node, if it fits there now."""
+        ...
+
+    def fits(self, mode: Mode, placement: Placement | None = None) -> bool:
+        """Does a mode fit somewhere, or just there, now?"""
+        ...
+
+    def duration(self, task: Task, placement: Placement) -> float:
+        """Estimated seconds from a start there now to its finish: missing data, remaining work, download."""
+        ...
+
+    def remaining(self, task: Task) -> float:
+        """Estimated compute seconds left: of a running task in its mode, of a waiting one in its best."""
+        ...
+
+    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+        """Running tasks by estimated finish or by start."""
+        ...
+
+    def waiting(self) -> Iterable[Task]:
+        """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""
+        ...
+
+    def earliest_fit(self, task: Task) -> Shadow:
+        """When and where the task could start if everything running ended as estimated."""
+        ...
+
+    def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        """The first node on which stopping some of `victims` (taken in their order) makes the task fit:
+        where it would run and which of them must stop; None if not even all of them suffice."""
+        ...
+
+    def free(self, kind: str) -> float:
+        """Free cores (kind "cpu") or free GPUs of a kind or type, fractions included."""
+        ...
+
+    def free_on(self, node: int, kind: str) -> float:
+        """The same on one node."""
+        ...
+
+    def load(self, device: Device) -> float:
+        """Shares in flight on a device (for cores: the busy part)."""
+        ...
+
+    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
+        """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
+        ...
+
+    def attained(self, who: Task | str) -> float:
+        """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
+        ...
+
+    def holders(self, item: int) -> list[Device | int]:
+        """Where valid copies of an item lie: devices, and node indexes for host memory."""
+        ...
+
+    def missing_bytes(self, task: Task, device: Device) -> int:
+        """Bytes of the items a task reads that are not on the device."""
+        ...
