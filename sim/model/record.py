@@ -1,0 +1,102 @@
+"""What goes into a run and what comes out of it, as columns: the hand-over between the rooms.
+
+`RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
+Tables with names, metrics and files are made from a Record by `sim.results`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import Cluster
+from sim.model.randomness import RandomTree
+from sim.model.tasks import Tasks
+
+NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED = -1, 0, 1, 2, 3, 4
+STATUS_NAMES = {UNFINISHED: "unfinished", COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired",
+                FAILED: "failed"}  # fmt: skip
+
+LAUNCH_COMPLETED, LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_RUNNING = range(5)
+OUTCOME_NAMES = {LAUNCH_COMPLETED: "completed", LAUNCH_STOPPED: "stopped", LAUNCH_LOST: "lost",
+                 LAUNCH_MOVED: "moved", LAUNCH_RUNNING: "running"}  # fmt: skip
+
+
+@dataclass
+class ClosedStream:
+    """A closed loop: `clients` clients, each of which thinks, sends its next task, and waits for its end.
+
+    `rows` are the rows of `Tasks` that belong to it, in the order in which they are sent; the first
+    `clients` of them have arrival times, the others inf until the engine sends them.
+    """
+
+    name: str
+    rows: np.ndarray
+    clients: int
+    think: Callable[[np.random.Generator, int], np.ndarray]
+
+
+@dataclass
+class RunInput:
+    """One run, ready to start.  `policy` holds the long form for messages; the objects are the policies."""
+
+    name: str
+    cluster: Cluster
+    tasks: Tasks
+    scheduler: Any
+    admission: Any = None
+    random: RandomTree = field(default_factory=lambda: RandomTree(0))
+    closed: list[ClosedStream] = field(default_factory=list)
+    horizon: float = math.inf
+    warmup: float = 0.0
+    policy: str = "policy"
+
+
+@dataclass
+class Record:
+    """Columns as the engine left them.  Times are seconds; NaN where something did not happen.
+
+    Per task (one entry a row of `tasks`): `status`, `ready`, `start` (first stage of its first launch),
+    `finish` (also of rejected, expired and failed tasks: when that happened), `mode` (position in its shape)
+    and `place` (index into `places`) of its last launch, -1 where none.
+    `upload`, `compute`, `download` are the seconds of stages whose work counted; None in a run where every task
+    only computed and none was stopped: compute is then finish - start and the others are 0.
+    `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
+    `batch` is the number of the last launch where launches had several tasks, else None.
+    `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
+    derived from `compute`.
+
+    `launches`: columns, one row a launch: launch, task (the first), members, mode, place, decided (when the
+    policy started it), start (its first stage), upload_start, upload_end, compute_start, compute_end,
+    download_start, end (all NaN where skipped), outcome, busy (device-seconds computed: GPUs × share × time ×
+    engine share), energy (J above idle), lost (busy that was lost).  None where each task had exactly one plain launch.
+    `places`: (device indexes, core numbers or None).
+    `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
+    `holds`: (time, task, cause) as told by the policy.
+    """
+
+    input: RunInput
+    end: float
+    status: np.ndarray
+    ready: np.ndarray
+    start: np.ndarray
+    finish: np.ndarray
+    mode: np.ndarray
+    place: np.ndarray
+    places: list[tuple[tuple[int, ...], tuple[int, ...] | None]]
+    upload: np.ndarray | None = None
+    compute: np.ndarray | None = None
+    download: np.ndarray | None = None
+    preemptions: np.ndarray | None = None
+    migrations: np.ndarray | None = None
+    energy: np.ndarray | None = None
+    batch: np.ndarray | None = None
+    reasons: dict[int, str] = field(default_factory=dict)
+    launches: dict[str, np.ndarray] | None = None
+    device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
+    holds: list[tuple[float, int, str]] = field(default_factory=list)
+    stats: dict[str, float] = field(default_factory=dict)

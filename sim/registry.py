@@ -1,0 +1,100 @@
+"""Names of policies, trace readers and arrival processes, and how to load what they name.
+
+A registry maps `name -> "module:attribute"` and loads on use.  Ours stand in tables next to the code
+(`policies.CATALOGUE`, `BUILTIN` of a module); other packages add theirs through entry-point groups.
+Only registered names are ever imported: a scenario file cannot name code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+from typing import Any
+
+from sim.errors import UnknownName
+
+POLICY_KINDS = ("scheduler", "placement", "admission", "batching")
+POLICY_GROUP = "hetsim.policies"
+_TABLES = {"arrivals": ("hetsim.arrivals", "sim.workload.arrivals"), "traces": ("hetsim.traces", "sim.workload.traces")}
+
+
+def load_object(reference: str) -> Any:
+    """The object behind "module:attribute"."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def policies(kind: str) -> dict[str, str]:
+    """Names and references of one kind of policy, ours and those of installed packages, sorted.
+
+    Third-party entry points of the group `hetsim.policies` are named `kind.name` or, for schedulers, `name`.
+    """
+    if kind not in POLICY_KINDS:
+        raise UnknownName("policy kind", kind, POLICY_KINDS)
+    found = dict(importlib.import_module("policies").CATALOGUE.get(kind, {}))
+    for name, reference in _entry_points(POLICY_GROUP).items():
+        prefix, dot, rest = name.partition(".")
+        its_kind, its_name = (prefix, rest) if dot else ("scheduler", name)
+        if its_kind == kind:
+            found.setdefault(its_name, reference)
+    found.update(_registered.get(kind, {}))
+    return dict(sorted(found.items()))
+
+
+def policy(kind: str, name: str) -> Any:
+    """The class or function of a policy; UnknownName with a suggestion otherwise."""
+    known = policies(kind)
+    if name not in known:
+        plural = {"scheduler": "policies"}.get(kind, f"policies --kind {kind}")
+        raise UnknownName(kind, name, known, f" (hetsim list {plural})")
+    reference = known[name]
+    return reference if not isinstance(reference, str) else load_object(reference)
+
+
+_registered: dict[str, dict[str, Any]] = {}
+
+
+def register(name: str, item: Any, kind: str = "scheduler") -> Any:
+    """Make a policy of one's own known by name in this process (a notebook, a test): `sim.register`.
+
+    A package does it for every process with an entry point instead.
+    """
+    if kind not in POLICY_KINDS:
+        raise UnknownName("policy kind", kind, POLICY_KINDS)
+    _registered.setdefault(kind, {})[name] = item
+    return item
+
+
+def table(kind: str) -> dict[str, str]:
+    """Names and references of "arrivals" or "traces"."""
+    group, module = _TABLES[kind]
+    found = dict(importlib.import_module(module).BUILTIN)
+    for name, reference in _entry_points(group).items():
+        found.setdefault(name, reference)
+    return dict(sorted(found.items()))
+
+
+def entry(kind: str, name: str) -> Any:
+    """The registered arrival process or trace reader of that name."""
+    known = table(kind)
+    if name not in known:
+        one = {"arrivals": "arrival process", "traces": "trace format"}[kind]
+        raise UnknownName(one, name, known, f" (hetsim list {kind})")
+    return load_object(known[name])
+
+
+def parameters(item: Any) -> dict[str, inspect.Parameter]:
+    """The parameters a policy takes from a scenario: those of its `__init__` (a function key or rule has none)."""
+    if not inspect.isclass(item):
+        return {}
+    signature = inspect.signature(item, eval_str=True)
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
+
+
+@cache
+def _entry_points(group: str) -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=group)}
