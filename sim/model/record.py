@@ -31,13 +31,17 @@ class ClosedStream:
     """A closed loop: `clients` clients, each of which thinks, sends its next task, and waits for its end.
 
     `rows` are the rows of `Tasks` that belong to it, in the order in which they are sent; the first
-    `clients` of them have arrival times, the others inf until the engine sends them.
+    `clients` of them have arrival times, the others inf until the engine sends them.  `deadline` and `patience`,
+    where its tasks have them, count seconds from sending, one entry a row of `rows`: of rows not yet sent the
+    columns of `Tasks` cannot hold them.
     """
 
     name: str
     rows: np.ndarray
     clients: int
     think: Callable[[np.random.Generator, int], np.ndarray]
+    deadline: np.ndarray | None = None
+    patience: np.ndarray | None = None
 
 
 @dataclass

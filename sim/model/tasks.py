@@ -45,6 +45,8 @@ class Mode:
     memory: int = 0
     gpu_memory: int = 0
     span_any: bool = False
+    span_speed: float = 1.0
+    """Rate of a gang whose devices lie on more than one node."""
     fixed: float = 0.0
     upload: StageTime = field(default_factory=StageTime)
     download: StageTime = field(default_factory=StageTime)
@@ -177,7 +179,7 @@ class Task:
 
     __slots__ = (
         "index", "arrival", "ready", "shape", "estimates", "_time", "table", "state", "done", "launch",
-        "ticket", "memo", "_history",
+        "ticket", "memo", "allowed", "_history",
     )  # fmt: skip
 
     def __init__(
@@ -195,6 +197,7 @@ class Task:
         self.launch: Any = None
         self.ticket = -1  # of the queue entry that speaks for this task (sim.policy.queues)
         self.memo: Any = None  # a policy's own note on the task
+        self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
         self._history: Any = None  # the engine's, for tasks that were stopped or moved data
 
     @property
@@ -263,8 +266,10 @@ class Task:
     @property
     def shortest_estimate(self) -> float:
         """Estimated time on its best mode, from scratch."""
-        estimates = self.estimates
-        return estimates[0] if len(self.shape.modes) == 1 else min(estimates[: len(self.shape.modes)])
+        modes = self.shape.modes
+        if len(modes) == 1:
+            return self.estimates[0] + modes[0].fixed
+        return min(self.estimates[i] + modes[i].fixed for i in (self.allowed or range(len(modes))))
 
     @property
     def shortest_remaining(self) -> float:
@@ -276,7 +281,7 @@ class Task:
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
-        return sorted(range(count), key=self.estimates.__getitem__)
+        return sorted(self.allowed or range(count), key=self.estimates.__getitem__)
 
     def __repr__(self) -> str:
         return f"task {self.id}"

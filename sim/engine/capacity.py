@@ -1,0 +1,465 @@
+"""Who occupies what: cores, memory and shares of accelerators, and an index of where a mode fits.
+
+Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
+
+The index: for every mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it
+fits now.  Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by
+looking only at the nodes noted since.  So the cost of a decision grows with what changed, not with the number
+of devices, and first fit is the lowest set bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sim.model.cluster import WHOLE, Cluster, Device, DeviceType, Node
+from sim.model.plan import Placement
+from sim.model.tasks import Mode
+
+UNLIMITED = 1 << 62
+
+
+class GpuState:
+    """The changing side of one accelerator.
+
+    `free` is the share still to be given away: `streams` launches of a whole GPU at first.  `room` is the memory
+    that launches may claim: capacity less what launches hold and less pinned items; items that lie there
+    unpinned can be evicted and do not count.  `normal`: computes at its nominal rate, at once.
+    """
+
+    __slots__ = (
+        "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
+        "launches", "placements", "layout", "slices", "engines",
+    )  # fmt: skip
+
+    def __init__(self, device: Device, node: NodeState):
+        self.device = device
+        self.node = node
+        self.bit = 1 << device.local
+        self.free = device.type.streams * WHOLE
+        self.room = UNLIMITED if device.type.memory is None else device.type.memory
+        self.up = True
+        self.asleep = False
+        self.normal = True
+        self.frequency = 1.0
+        self.slowdown = 1.0
+        self.ready_at = 0.0
+        self.launches: list[Any] = []
+        self.placements: dict[Mode, Placement] = {}
+        layouts = device.type.sharing.layouts
+        self.layout = tuple(round(s * WHOLE) for s in layouts[0])
+        self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
+        self.engines: Any = None
+
+    def takes(self, mode: Mode) -> bool:
+        """Is there a share and memory for one more launch in this mode?"""
+        if not self.up or self.asleep or mode.gpu_memory > self.room:
+            return False
+        if self.device.type.sharing.kind == "mig":
+            return self.slice_for(mode.share) is not None
+        return self.free >= mode.share
+
+    def slice_for(self, share: int) -> tuple[tuple[int, ...], int] | None:
+        """mig: the layout and slice a launch would take: the least that is large enough, without a change of
+        layout if possible; another layout only when the GPU is empty."""
+        free = list(self.layout)
+        for used in self.slices.values():
+            free.remove(used)
+        fitting = [size for size in free if size >= share]
+        if fitting:
+            return self.layout, min(fitting)
+        if not self.slices:
+            for layout in self.device.type.sharing.layouts:
+                sizes = [round(size * WHOLE) for size in layout]
+                fitting = [size for size in sizes if size >= share]
+                if fitting:
+                    return tuple(sizes), min(fitting)
+        return None
+
+    @property
+    def open(self) -> bool:
+        """Could a launch of a whole GPU start here, memory aside?"""
+        return self.up and not self.asleep and self.free >= WHOLE
+
+
+class NodeState:
+    """The changing side of one node.  `open[t]`: bitmask of its accelerators of type number t that are open."""
+
+    __slots__ = (
+        "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
+        "frequency", "slowdown", "ready_at", "launches", "placements",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, types: dict[DeviceType, int]):
+        self.node = node
+        self.index = node.index
+        self.bit = 1 << node.index
+        self.device = node.cpu
+        self.cpu_free = node.cpus * 1000
+        self.mem_free = UNLIMITED if node.memory is None else node.memory
+        self.cores = (1 << node.cpus) - 1
+        self.gpus = [GpuState(device, self) for device in node.accelerators]
+        self.open = [0] * len(types)
+        for gpu in self.gpus:
+            self.open[types[gpu.device.type]] |= gpu.bit
+        self.up = True
+        self.asleep = False
+        self.normal = True
+        self.frequency = 1.0
+        self.slowdown = 1.0
+        self.ready_at = 0.0
+        self.launches: list[Any] = []
+        self.placements: dict[Mode, Placement] = {}
+
+
+class ModeIndex:
+    """Where one mode fits: `mask` is true for the log up to `seen`."""
+
+    __slots__ = ("mode", "mask", "seen", "type", "simple", "nodes")
+
+    def __init__(self, mode: Mode, kind: int, simple: bool):
+        self.mode = mode
+        self.mask = 0
+        self.seen = -1
+        self.type = kind
+        self.simple = simple
+        """Whole GPUs without a claim on their memory: counting open ones is enough."""
+
+
+class Capacity:
+    """The state of all nodes, and the index over them."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.types: dict[DeviceType, int] = {kind: i for i, kind in enumerate(cluster.types.values())}
+        self.nodes = [NodeState(node, self.types) for node in cluster.nodes]
+        self.of: list[Any] = [None] * len(cluster.devices)
+        for node in self.nodes:
+            self.of[node.device.index] = node
+            for gpu in node.gpus:
+                self.of[gpu.device.index] = gpu
+        self.indexes: dict[Mode, ModeIndex] = {}
+        self.log: list[int] = []
+        """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
+        self.log_generation = 0
+        self._log_limit = 4 * len(self.nodes) + 1000
+
+    # Where does a mode fit? ---------------------------------------------------------------------------------
+
+    def index_of(self, mode: Mode) -> ModeIndex:
+        index = self.indexes.get(mode)
+        if index is None:
+            simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            index = self.indexes[mode] = ModeIndex(mode, self.types[mode.type], simple)
+        return index
+
+    def mask(self, mode: Mode) -> int:
+        """Bitmask of the nodes on which the mode fits now."""
+        index = self.indexes.get(mode) or self.index_of(mode)
+        log = self.log
+        seen = index.seen
+        if seen == len(log):
+            return index.mask
+        if seen < 0 or len(log) - seen > len(self.nodes):
+            mask = 0
+            for node in self.nodes:
+                if self._fits(node, index):
+                    mask |= node.bit
+        else:
+            mask = index.mask
+            nodes = self.nodes
+            for number in log[seen:]:
+                node = nodes[number]
+                if self._fits(node, index):
+                    mask |= node.bit
+                elif mask & node.bit:
+                    mask ^= node.bit
+        index.mask = mask
+        if len(log) > self._log_limit:
+            log.clear()
+            self.log_generation += 1
+            for other in self.indexes.values():
+                other.seen = -1
+            index.seen = 0
+        else:
+            index.seen = len(log)
+        return mask
+
+    def _fits(self, node: NodeState, index: ModeIndex) -> bool:
+        mode = index.mode
+        if mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return False
+        if index.simple:
+            return node.open[index.type].bit_count() >= mode.gpus
+        return self.fits_on(node, mode)
+
+    def fits_on(self, node: NodeState, mode: Mode) -> bool:
+        """Does the mode fit on this node (or on a sketch of it)?"""
+        if mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return False
+        if mode.gpus == 0:
+            return node.device.type is mode.type and not node.asleep
+        count = 0
+        for gpu in node.gpus:
+            if gpu.device.type is mode.type and gpu.takes(mode):
+                count += 1
+                if count == mode.gpus:
+                    return True
+        return False
+
+    def first(self, mode: Mode) -> Placement | None:
+        """The mode on the first node where it fits, on that node's first devices."""
+        mask = self.mask(mode)
+        if not mask:
+            return self._across(mode, self.nodes) if mode.span_any else None
+        return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
+
+    def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
+        """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
+        that `claim` will refuse)."""
+        if mode.gpus == 0:
+            placement = node.placements.get(mode)
+            if placement is None:
+                placement = node.placements[mode] = Placement(mode, (node.device,))
+            return placement
+        index = self.indexes[mode]
+        if mode.gpus == 1:
+            if index.simple:
+                available = node.open[index.type]
+                if not available:
+                    return None
+                gpu = node.gpus[(available & -available).bit_length() - 1]
+            else:
+                found = self.best_gpu(mode, node)
+                if found is None:
+                    return None
+                gpu = found
+            placement = gpu.placements.get(mode)
+            if placement is None:
+                placement = gpu.placements[mode] = Placement(mode, (gpu.device,))
+            return placement
+        chosen = [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
+
+    def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
+        """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
+        stay whole), the emptiest where launches share by time slices, else the first."""
+        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        if not fitting:
+            return None
+        if mode.type.sharing.kind == "timeslice":
+            return max(fitting, key=lambda gpu: gpu.free)
+        if mode.whole:
+            return fitting[0]
+        return min(fitting, key=lambda gpu: gpu.free)
+
+    def _across(self, mode: Mode, nodes: Iterable[NodeState]) -> Placement | None:
+        """A gang over several nodes, filling nodes in order; host shares in proportion to its devices there."""
+        chosen: list[Device] = []
+        for node in nodes:
+            if not node.up:
+                continue
+            here = [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+            here = here[: mode.gpus - len(chosen)]
+            while here:
+                cpus, memory = host_part(mode, len(here))
+                if cpus <= node.cpu_free and memory <= node.mem_free:
+                    break
+                here.pop()
+            chosen += here
+            if len(chosen) == mode.gpus:
+                return Placement(mode, tuple(chosen))
+        return None
+
+    # Give and take -------------------------------------------------------------------------------------------
+
+    def refusal(self, placement: Placement) -> str | None:
+        """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
+        mode, devices = placement.mode, placement.devices
+        if len(set(devices)) != len(devices) or len(devices) != max(1, mode.gpus):
+            return f"mode {mode.name} needs {max(1, mode.gpus)} different devices, it names {len(devices)}"
+        by_node: dict[int, int] = {}
+        for device in devices:
+            state = self.of[device.index] if device.index < len(self.of) else None
+            if state is None or state.device is not device:
+                return f"{device} is not a device of this cluster"
+            if device.type is not mode.type:
+                return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+            by_node[device.node] = by_node.get(device.node, 0) + 1
+            if not state.up or state.asleep:
+                return f"{device} is {'asleep' if state.asleep else 'down'}"
+            if mode.gpus and not state.takes(mode):
+                if mode.gpu_memory > state.room:
+                    return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
+                return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
+        if len(by_node) > 1 and not mode.span_any:
+            return f"mode {mode.name} does not span nodes"
+        for number, count in by_node.items():
+            node = self.nodes[number]
+            cpus, memory = host_part(mode, count)
+            if cpus > node.cpu_free:
+                return f"node {node.node} has {node.cpu_free / 1000:g} cores free and the mode needs {cpus / 1000:g}"
+            if memory > node.mem_free:
+                return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
+            if placement.cores is not None and any(not node.cores >> core & 1 for core in placement.cores):
+                return f"a core it names on {node.node} is busy"
+        return None
+
+    def take(self, placement: Placement, launch: Any) -> int:
+        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
+        mode, devices = placement.mode, placement.devices
+        if mode.gpus == 0:
+            node = self.of[devices[0].index]
+            node.cpu_free -= mode.cpus
+            node.mem_free -= mode.memory
+            node.launches.append(launch)
+            self.log.append(node.index)
+            return self._take_cores(node, placement)
+        kind = self.types[mode.type]
+        share, memory = mode.share, mode.gpu_memory
+        for device in devices:
+            gpu = self.of[device.index]
+            if gpu.device.type.sharing.kind == "mig":
+                self._take_slice(gpu, share, launch)
+            gpu.free -= share
+            gpu.room -= memory
+            gpu.launches.append(launch)
+            if gpu.free < WHOLE:
+                gpu.node.open[kind] &= ~gpu.bit
+        for number, count in self._by_node(devices):
+            node = self.nodes[number]
+            cpus, host_memory = host_part(mode, count)
+            node.cpu_free -= cpus
+            node.mem_free -= host_memory
+            self.log.append(number)
+        return 0
+
+    def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
+        """Release what `take` occupied."""
+        mode, devices = placement.mode, placement.devices
+        if mode.gpus == 0:
+            node = self.of[devices[0].index]
+            node.cpu_free += mode.cpus
+            node.mem_free += mode.memory
+            node.cores |= cores
+            node.launches.remove(launch)
+            self.log.append(node.index)
+            return
+        kind = self.types[mode.type]
+        share, memory = mode.share, mode.gpu_memory
+        for device in devices:
+            gpu = self.of[device.index]
+            gpu.slices.pop(launch, None)
+            gpu.free += share
+            gpu.room += memory
+            gpu.launches.remove(launch)
+            if gpu.free >= WHOLE and gpu.up and not gpu.asleep:
+                gpu.node.open[kind] |= gpu.bit
+        for number, count in self._by_node(devices):
+            node = self.nodes[number]
+            cpus, host_memory = host_part(mode, count)
+            node.cpu_free += cpus
+            node.mem_free += host_memory
+            self.log.append(number)
+
+    def _by_node(self, devices: tuple[Device, ...]) -> Iterable[tuple[int, int]]:
+        if len(devices) == 1:
+            return ((devices[0].node, 1),)
+        counts: dict[int, int] = {}
+        for device in devices:
+            counts[device.node] = counts.get(device.node, 0) + 1
+        return counts.items()
+
+    @staticmethod
+    def _take_cores(node: NodeState, placement: Placement) -> int:
+        """Whole cores get a name of their own (for pictures and plans); parts of cores do not."""
+        taken = 0
+        if placement.cores is not None:
+            for core in placement.cores:
+                taken |= 1 << core
+        else:
+            free = node.cores
+            for _ in range(placement.mode.cpus // 1000):
+                lowest = free & -free
+                taken |= lowest
+                free ^= lowest
+        node.cores &= ~taken
+        return taken
+
+    @staticmethod
+    def _take_slice(gpu: GpuState, share: int, launch: Any) -> None:
+        chosen = gpu.slice_for(share)
+        assert chosen is not None
+        layout, size = chosen
+        gpu.layout = layout
+        gpu.slices[launch] = size
+
+    def changed(self, state: GpuState | NodeState) -> None:
+        """Up, asleep or room of a device changed by other means: bring mask and log along."""
+        if isinstance(state, GpuState):
+            kind = self.types[state.device.type]
+            if state.open:
+                state.node.open[kind] |= state.bit
+            else:
+                state.node.open[kind] &= ~state.bit
+            self.log.append(state.node.index)
+        else:
+            self.log.append(state.index)
+
+    # What if? -------------------------------------------------------------------------------------------------
+
+    def sketch(self, node: NodeState) -> NodeState:
+        """A copy of a node on which releases can be tried out with `release`."""
+        copy = _copy(node)
+        copy.open = list(node.open)
+        copy.gpus = [_copy(gpu) for gpu in node.gpus]
+        for gpu in copy.gpus:
+            gpu.node = copy
+            gpu.slices = dict(gpu.slices)
+        return copy
+
+    def release(self, sketch: NodeState, placement: Placement, launch: Any) -> None:
+        """Give back on a sketch what a launch holds on that node."""
+        mode = placement.mode
+        here = [device for device in placement.devices if device.node == sketch.index]
+        cpus, memory = host_part(mode, len(here))
+        sketch.cpu_free += cpus
+        sketch.mem_free += memory
+        if mode.gpus:
+            for device in here:
+                gpu = sketch.gpus[device.local]
+                gpu.free += mode.share
+                gpu.room += mode.gpu_memory
+                gpu.slices.pop(launch, None)
+
+    def on_sketch(self, sketch: NodeState, mode: Mode) -> Placement | None:
+        """Where the mode would sit on a sketch; None if it does not fit there."""
+        if not self.fits_on(sketch, mode):
+            return None
+        if mode.gpus == 0:
+            return Placement(mode, (sketch.device,))
+        chosen = [gpu.device for gpu in sketch.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        return Placement(mode, tuple(chosen[: mode.gpus]))
+
+    def nodes_in(self, mask: int) -> Iterator[int]:
+        """Indexes of the set bits, ascending."""
+        while mask:
+            lowest = mask & -mask
+            yield lowest.bit_length() - 1
+            mask ^= lowest
+
+
+def host_part(mode: Mode, count: int) -> tuple[int, int]:
+    """Cores (thousandths) and memory held on a node where `count` of the launch's devices are."""
+    if count >= mode.gpus:  # all of them, or a CPU mode
+        return mode.cpus, mode.memory
+    return math.ceil(mode.cpus * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+
+
+def _copy(state: Any) -> Any:
+    new = object.__new__(type(state))
+    for name in type(state).__slots__:
+        setattr(new, name, getattr(state, name))
+    return new

@@ -1,0 +1,170 @@
+"""Invariants, tested at the end of every round when `--check` is on.  Slow on purpose: everything is recounted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sim.engine.capacity import GpuState, host_part
+from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, UPLOAD
+from sim.errors import InvariantError
+from sim.model.cluster import WHOLE
+from sim.model.record import COMPLETED, UNFINISHED
+from sim.model.tasks import RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
+
+
+class Checker:
+    """Recounts what the engine keeps incrementally and compares."""
+
+    def __init__(self, simulation: Simulation):
+        self.simulation = simulation
+        self.checks = 0
+        self._last_now = -math.inf
+
+    def check(self) -> None:
+        self.checks += 1
+        self._time()
+        self._tasks()
+        self._capacity()
+        self._stages()
+        self._items()
+        if self.checks % 64 == 1:
+            self._columns()
+
+    def _require(self, condition: bool, what: str) -> None:
+        if not condition:
+            raise InvariantError(f"t = {self.simulation.clock._now:g} s: {what}")
+
+    def _time(self) -> None:
+        now = self.simulation.clock._now
+        self._require(now >= self._last_now, f"time ran backwards from {self._last_now:g} s")
+        self._last_now = now
+
+    def _tasks(self) -> None:
+        """Every task that has arrived is in exactly one place."""
+        simulation = self.simulation
+        in_launches = 0
+        seen: set[int] = set()
+        for launch in simulation.running.values():
+            for task in launch.tasks:
+                in_launches += 1
+                self._require(task.state == RUNNING, f"{task} is in a launch but not marked running")
+                self._require(task.launch is launch, f"{task} does not know its launch")
+                self._require(task.index not in seen, f"{task} runs twice")
+                seen.add(task.index)
+        for row, task in simulation.waiting.items():
+            self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
+            self._require(row not in seen, f"{task} waits and runs")
+            seen.add(row)
+        sent = sum(1 for status in simulation._status if status >= UNFINISHED) if self.checks % 64 == 1 else None
+        if sent is not None:
+            deferred = sum(1 for status in simulation._status if status == UNFINISHED)
+            deferred -= len(simulation.waiting) + in_launches + len(simulation.blocked)
+            self._require(deferred >= 0, "more tasks in the system than have arrived")
+            self._require(
+                sent == simulation.ended + len(simulation.waiting) + in_launches + len(simulation.blocked) + deferred,
+                "a task was lost",
+            )
+            self._require(deferred == 0 or simulation.admission is not None, "a task is neither here nor there")
+
+    def _capacity(self) -> None:
+        """What is free plus what launches hold is what there is."""
+        simulation = self.simulation
+        capacity = simulation.capacity
+        cpu = [node.node.cpus * 1000 for node in capacity.nodes]
+        memory = [node.node.memory for node in capacity.nodes]
+        share: dict[int, int] = {}
+        for launch in simulation.running.values():
+            mode = launch.placement.mode
+            by_node: dict[int, int] = {}
+            for device in launch.placement.devices:
+                by_node[device.node] = by_node.get(device.node, 0) + 1
+                if mode.gpus:
+                    share[device.index] = share.get(device.index, 0) + mode.share
+            for number, count in by_node.items():
+                held, held_memory = host_part(mode, count)
+                cpu[number] -= held
+                if memory[number] is not None:
+                    memory[number] -= held_memory  # type: ignore[operator]
+        for node in capacity.nodes:
+            self._require(cpu[node.index] == node.cpu_free >= 0, f"cores of {node.node} do not add up")
+            expected = memory[node.index]
+            self._require(expected is None or expected == node.mem_free >= 0, f"memory of {node.node} does not add up")
+            open_masks = [0] * len(node.open)
+            for gpu in node.gpus:
+                held = share.get(gpu.device.index, 0)
+                total = gpu.device.type.streams * WHOLE
+                self._require(held + gpu.free == total and gpu.free >= 0, f"shares of {gpu.device} do not add up")
+                if gpu.open:
+                    open_masks[capacity.types[gpu.device.type]] |= gpu.bit
+            self._require(open_masks == node.open, f"the index of open devices of {node.node} is wrong")
+
+    def _stages(self) -> None:
+        """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
+        simulation = self.simulation
+        now = simulation.clock._now
+        for launch in simulation.running.values():
+            stages = launch.stages
+            if stages is None:
+                continue
+            self._require(launch.stage != OVER, f"{launch.task} is over but still among the running")
+            times = [stages.upload_start, stages.upload_end, stages.compute_start, stages.compute_end]
+            known = [time for time in [launch.decided, *times, stages.download_start, now] if time == time]
+            self._require(known == sorted(known), f"stages of {launch.task} are out of order: {known}")
+            if launch.stage == COMPUTE:
+                self._require(0 <= launch.left <= launch.total * (1 + 1e-9), f"{launch.task} has impossible work left")
+                self._require(0 <= launch.rate < math.inf, f"{launch.task} computes at rate {launch.rate}")
+        for state in simulation.capacity.of:
+            if isinstance(state, GpuState):
+                engines = state.engines
+                computing = sum(launch.placement.mode.share for launch in engines.computing)
+                self._require(computing == engines.share, f"compute shares of {state.device} do not add up")
+                if state.device.type.sharing.kind != "timeslice":
+                    self._require(computing <= WHOLE, f"the compute engine of {state.device} is oversubscribed")
+                for engine, stage in ((engines.upload, UPLOAD), (engines.download, DOWNLOAD)):
+                    current = engine.current
+                    if current is not None and hasattr(current, "stage"):
+                        self._require(current.stage == stage, f"a copy engine of {state.device} serves a ghost")
+
+    def _items(self) -> None:
+        """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
+        simulation = self.simulation
+        places = simulation.places
+        if not places.items:
+            return
+        for state in simulation.capacity.of:
+            if not isinstance(state, GpuState) or state.device.type.memory is None:
+                continue
+            here = places.on(state.device)
+            held = sum(launch.placement.mode.gpu_memory for launch in state.launches)
+            pinned = sum(places.items[item].size for item in here.pins)
+            lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
+            self._require(
+                held + pinned + state.room == state.device.type.memory, f"memory of {state.device} does not add up"
+            )
+            self._require(lying == here.unpinned, f"evictable bytes of {state.device} do not add up")
+            self._require(state.room - lying >= 0, f"memory of {state.device} is overfull")
+        for launch in simulation.running.values():
+            if launch.stages is None or launch.stage in (BEFORE, UPLOAD):
+                continue
+            for device in launch.placement.devices:
+                for task in launch.tasks:
+                    for item in task.reads:
+                        written = places.made[item] and not places.where[item]
+                        there = places.present(item, device) or item in task.writes or written
+                        overwritten = launch.stage != COMPUTE or bool(places.where[item])
+                        self._require(there or overwritten, f"{task} computes without {places.items[item].name}")
+
+    def _columns(self) -> None:
+        """Causality: nothing starts before it is ready or ends before it starts."""
+        simulation = self.simulation
+        recorder = simulation.recorder
+        arrivals = simulation.tasks.arrival if recorder.arrival is None else recorder.arrival
+        for row, status in enumerate(recorder.status):
+            if status == COMPLETED:
+                self._require(
+                    arrivals[row] <= recorder.start[row] <= recorder.finish[row], f"row {row}: times out of order"
+                )

@@ -1,0 +1,226 @@
+"""What happened, written into columns as it happens.
+
+A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import Cluster
+from sim.model.plan import Placement
+from sim.model.record import (
+    COMPLETED,
+    LAUNCH_COMPLETED,
+    LAUNCH_RUNNING,
+    NOT_ARRIVED,
+    UNFINISHED,
+    Record,
+    RunInput,
+)
+
+NAN = math.nan
+LAUNCH_TIMES = (
+    "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
+)  # fmt: skip
+
+
+class Recorder:
+    """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
+
+    def __init__(self, run: RunInput):
+        self.run = run
+        count = len(run.tasks)
+        self.start = array("d", [NAN]) * count
+        self.finish = array("d", [NAN]) * count
+        self.mode = array("h", [-1]) * count
+        self.place = array("i", [-1]) * count
+        self.status = array("b", [NOT_ARRIVED]) * count
+        self.ready: array | None = None  # only where it can differ from the arrival
+        self.arrival: array | None = None  # only with closed loops
+        self.reasons: dict[int, str] = {}
+        self.holds: list[tuple[float, int, str]] = []
+        self.device_log: list[tuple[float, int, str, float]] = []
+        self.batched = False
+        self._detail: dict[str, array] = {}
+        self._launches: dict[str, array] = {
+            **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
+            **{name: array("d") for name in (*LAUNCH_TIMES, "busy", "energy", "lost")},
+        }
+        self.members: dict[int, list[int]] = {}
+        self._places = Places(run.cluster)
+        self.place_code = self._places.code
+
+    def detail(self, name: str) -> array:
+        """A per-task column that most runs do not need; zeros at first."""
+        column = self._detail.get(name)
+        if column is None:
+            kind = "i" if name in ("preemptions", "migrations") else "q" if name == "batch" else "d"
+            column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
+        return column
+
+    def launch(self, launch: Any, outcome: int, end: float, lost: float = 0.0) -> None:
+        """A row for one launch that was not both plain and complete."""
+        rows, stages = self._launches, launch.stages
+        rows["launch"].append(launch.number)
+        rows["task"].append(launch.task.index)
+        rows["members"].append(len(launch.tasks))
+        rows["mode"].append(launch.task.shape.position[launch.placement.mode])
+        rows["place"].append(self.place_code(launch.placement, launch.cores))
+        rows["outcome"].append(outcome)
+        rows["decided"].append(launch.decided)
+        for name in LAUNCH_TIMES[1:-1]:
+            rows[name].append(getattr(stages, name))
+        rows["end"].append(end)
+        rows["busy"].append(stages.busy)
+        rows["energy"].append(stages.energy)
+        rows["lost"].append(lost)
+        if len(launch.tasks) > 1:
+            self.batched = True
+
+    def record(self, end: float, stats: dict[str, float]) -> Record:
+        """Everything, as arrays.  Called once, after the run."""
+        run = self.run
+        tasks = run.tasks
+        if self.arrival is not None:
+            tasks = replace(tasks, arrival=np.frombuffer(self.arrival, dtype=np.float64))
+        start, finish = _array(self.start, "d"), _array(self.finish, "d")
+        mode, place, status = _array(self.mode, "h"), _array(self.place, "i"), _array(self.status, "b")
+        if self.ready is not None:
+            ready = _array(self.ready, "d")
+        elif (status == NOT_ARRIVED).any():
+            ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
+        else:
+            ready = tasks.arrival
+        if len(self._launches["launch"]):
+            for name in ("upload", "compute", "download", "energy", "batch"):
+                self.detail(name)
+        detail = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._detail.items()}
+        launches = None
+        if len(self._launches["launch"]):
+            launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
+            plain = (status == COMPLETED) & (detail["batch"] < 0)
+            detail["compute"][plain] = (finish - start)[plain]
+        return Record(
+            input=replace(run, tasks=tasks),
+            end=end,
+            status=status,
+            ready=ready,
+            start=start,
+            finish=finish,
+            mode=mode,
+            place=place,
+            places=self._places.table(),
+            upload=detail.get("upload"),
+            compute=detail.get("compute"),
+            download=detail.get("download"),
+            preemptions=detail.get("preemptions"),
+            migrations=detail.get("migrations"),
+            energy=self._energy(detail, status, start, finish, mode),
+            batch=detail.get("batch") if self.batched else None,
+            reasons=self.reasons,
+            launches=launches,
+            device_log=sorted(self.device_log, key=lambda row: row[0]),
+            holds=self.holds,
+            stats=stats,
+        )
+
+    def _merged_launches(
+        self,
+        start: np.ndarray,
+        finish: np.ndarray,
+        mode: np.ndarray,
+        place: np.ndarray,
+        status: np.ndarray,
+        batch: np.ndarray | None,
+        end: float,
+    ) -> dict[str, np.ndarray]:
+        """The written rows, and one for each task that ran plainly (those were not written)."""
+        assert batch is not None
+        rows = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._launches.items()}
+        running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
+        plain = np.flatnonzero(((status == COMPLETED) & (batch < 0)) | running)
+        began = start[plain]
+        over = np.where(running[plain], end, finish[plain])
+        added: dict[str, Any] = {
+            "launch": -1, "task": plain, "members": 1, "mode": mode[plain], "place": place[plain],
+            "outcome": np.where(running[plain], LAUNCH_RUNNING, LAUNCH_COMPLETED), "decided": began, "start": began,
+            "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
+            "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
+        }  # fmt: skip
+        added["busy"] = (over - began) * self._width(plain, mode)
+        merged = {
+            name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
+            for name, column in rows.items()
+        }
+        merged["energy"][len(rows["energy"]) :] = merged["busy"][len(rows["energy"]) :] * self._watts(plain, mode)
+        order = np.lexsort((merged["task"], merged["decided"]))
+        return {name: column[order] for name, column in merged.items()}
+
+    def _per_mode(self, rows: np.ndarray, mode: np.ndarray, value: Any) -> np.ndarray:
+        """A number of each row's mode."""
+        shapes = self.run.tasks.shapes
+        most = max(len(shape.modes) for shape in shapes)
+        table = np.zeros((len(shapes), most))
+        for shape in shapes:
+            for position, its_mode in enumerate(shape.modes):
+                table[shape.index, position] = value(its_mode)
+        return table[self.run.tasks.shape[rows], mode[rows]]
+
+    def _width(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+        """Devices (GPUs or cores) busy while a row's task computes."""
+        return self._per_mode(rows, mode, lambda m: m.gpu_share or m.cpus / 1000)
+
+    def _watts(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+        return self._per_mode(rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+
+    def _energy(
+        self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
+    ) -> np.ndarray | None:
+        if "energy" not in detail:
+            return None
+        energy = detail["energy"].copy()
+        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0))
+        energy[plain] = (finish - start)[plain] * self._width(plain, mode) * self._watts(plain, mode)
+        return energy
+
+
+class Places:
+    """Small integers for placements: first every device, then every core, then gangs as they appear."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.core_base: list[int] = []
+        base = len(cluster.devices)
+        for node in cluster.nodes:
+            self.core_base.append(base)
+            base += node.cpus
+        self._base = base
+        self._more: dict[tuple[tuple[int, ...], int], int] = {}
+
+    def code(self, placement: Placement, cores: int) -> int:
+        devices = placement.devices
+        if len(devices) == 1:
+            if not cores:
+                return devices[0].index
+            if not cores & (cores - 1):
+                return self.core_base[devices[0].node] + cores.bit_length() - 1
+        key = (tuple(device.index for device in devices), cores)
+        return self._more.setdefault(key, self._base + len(self._more))
+
+    def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+        rows: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = [((d.index,), None) for d in self.cluster.devices]
+        for node in self.cluster.nodes:
+            rows += [((node.cpu.index,), (core,)) for core in range(node.cpus)]
+        for devices, cores in self._more:
+            rows.append((devices, tuple(c for c in range(cores.bit_length()) if cores >> c & 1) if cores else None))
+        return rows
+
+
+def _array(column: array, kind: str) -> np.ndarray:
+    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))

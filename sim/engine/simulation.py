@@ -1,0 +1,889 @@
+"""One run: arrivals in, rounds of decisions, records out.
+
+`advance()` goes to the next round and `apply(decision)` validates and carries out one decision; `run()` calls
+nothing else, and neither does any other driver of the engine.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import math
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sim.engine.capacity import Capacity
+from sim.engine.checks import Checker
+from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from sim.engine.launch import COMPUTE, NAN, Launch
+from sim.engine.launcher import Launcher
+from sim.engine.links import Links
+from sim.engine.places import Places
+from sim.engine.recorder import Recorder
+from sim.engine.view import EngineView
+from sim.errors import HetsimError, PolicyError, RunError
+from sim.model.plan import Placement
+from sim.model.record import (
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    LAUNCH_MOVED,
+    LAUNCH_RUNNING,
+    REJECTED,
+    UNFINISHED,
+    ClosedStream,
+    Record,
+    RunInput,
+)
+from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
+from sim.policy.contract import (
+    Accept,
+    Decision,
+    Defer,
+    Drop,
+    Fetch,
+    Hold,
+    Move,
+    Reject,
+    Scheduler,
+    Set,
+    Start,
+    Stop,
+    Wait,
+)
+
+BLOCK = 8192
+"""Tasks taken from the columns at once."""
+
+LOOP_LIMIT = 10_000
+"""Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
+
+
+class Arrivals(Timer):
+    """The open streams, already merged: one pending event, the next row's arrival."""
+
+    __slots__ = ("row", "last", "base", "times", "shapes", "rows", "estimates")
+
+    def __init__(self, then: Callable[[Any], None], last: int):
+        super().__init__(then)
+        self.row = self.base = 0
+        self.last = last
+        self.times: list[float] = []
+
+
+class Simulation:
+    """The engine.  `fast=False` sends every launch through all stages (same tables; a test says so)."""
+
+    def __init__(
+        self,
+        run: RunInput,
+        *,
+        check: bool = False,
+        fast: bool = True,
+        progress: Callable[[float, int, int], None] | None = None,
+    ):
+        self.input = run
+        self.tasks = run.tasks
+        self.scheduler: Scheduler = run.scheduler
+        self.admission = run.admission
+        self.clock = Clock()
+        self.clock.end = run.horizon
+        self.capacity = Capacity(run.cluster)
+        self.links = Links(run.cluster, self.clock)
+        self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
+        self.recorder = Recorder(run)
+        self.launcher = Launcher(
+            self.clock, self.capacity, self.links, self.places, self.recorder, self._launch_completed
+        )
+        self.running: dict[int, Launch] = {}
+        """Launches in flight by number, in the order of their start."""
+        self.waiting: dict[int, Task] = {}
+        """Tasks that wait, by row, in the order in which they became ready."""
+        self.blocked: dict[int, Task] = {}
+        self.to_come = len(run.tasks)
+        self.view = EngineView(self)
+        self.progress = progress
+        self.ended = 0
+        self.decisions = 0
+        self.rounds = 0
+        self._quick = self._quick_modes() if fast and self.tasks.plain else frozenset()
+        self._launches = 0
+        self.by_user: dict[str, float] | None = None
+        """Device-seconds received by user, of ended tasks; kept from the first question on."""
+        self._wake_on = "change"
+        self._wake = Timer(self._woken)
+        self._instant = -1.0
+        self._settled = 0  # decisions made before this instant, or before the last task ended
+        self._idle_wakes = 0
+        self._finish_quick_method = self._finish_quick
+        self._starts = self.recorder.start
+        self._finishes = self.recorder.finish
+        self._modes = self.recorder.mode
+        self._place = self.recorder.place
+        self._status = self.recorder.status
+        self._hooks()
+        self._prepare_graph()
+        self._prepare_streams()
+        self._expiries: list[tuple[float, int]] = []
+        self._patient: dict[int, Task] = {}
+        self._expiry = Timer(self._expire)
+        self.checker = Checker(self) if check else None
+        self.bind(run.scheduler)
+
+    # Preparation --------------------------------------------------------------------------------------------
+
+    def bind(self, scheduler: Scheduler) -> None:
+        """Hand the view to the policy, once."""
+        self._call(scheduler.begin, self.view)
+
+    def _hooks(self) -> None:
+        """Hooks that a policy does not override are not called."""
+        kind = type(self.scheduler)
+        self._on_finished = None if kind.finished is Scheduler.finished else self.scheduler.finished
+        self._on_ready = None if kind.ready is Scheduler.ready else self.scheduler.ready
+
+    def _quick_modes(self) -> frozenset[Any]:
+        """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
+        quick = set()
+        for shape in self.tasks.shapes:
+            for mode in shape.modes:
+                kind = mode.type
+                serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
+                one_node = not mode.span_any or mode.span_speed == 1.0
+                no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
+                                       mode.download.per_item))  # fmt: skip
+                if serial and no_transfer and one_node:
+                    quick.add(mode)
+        return frozenset(quick)
+
+    def _prepare_graph(self) -> None:
+        """Counts of unfinished predecessors and lists of successors."""
+        self._missing: list[int] | None = None
+        self._successors: dict[int, list[int]] = {}
+        if self.tasks.predecessors is None:
+            return
+        self._missing = [len(row) for row in self.tasks.predecessors]
+        for row, before in enumerate(self.tasks.predecessors):
+            for predecessor in before:
+                self._successors.setdefault(predecessor, []).append(row)
+
+    def _prepare_streams(self) -> None:
+        """One pending event for all open streams; one per thinking client for closed ones."""
+        last = len(self.tasks)
+        self._closed_row: dict[int, int] = {}
+        self._closed_next: list[int] = []
+        self._think: list[Callable[[], float]] = []
+        for number, stream in enumerate(self.input.closed):
+            self._closed_row.update(dict.fromkeys(stream.rows.tolist(), number))
+            self._closed_next.append(stream.clients)
+            self._think.append(self._thinker(stream))
+        if self.input.closed:
+            # Rows that a client has not sent yet stand last, with arrival inf.
+            last = int((self.tasks.arrival < math.inf).sum())
+            self.to_come = last
+            self.recorder.arrival = array("d", self.tasks.arrival)
+        if self.input.closed or self._missing is not None:
+            self.recorder.ready = array("d", [NAN]) * len(self.tasks)
+        self._arrivals = Arrivals(self._arrive, last)
+        if last:
+            self._load_block()
+            self.clock.at(self._arrivals.times[0], ARRIVAL, self._arrivals)
+
+    def _thinker(self, stream: ClosedStream) -> Callable[[], float]:
+        """Think times of one stream, one by one, drawn in blocks."""
+        random = self.input.random.stream("think", stream.name)
+
+        def times() -> Iterator[float]:
+            while True:
+                yield from stream.think(random, 256).tolist()
+
+        return times().__next__
+
+    def _load_block(self) -> None:
+        arrivals = self._arrivals
+        first = arrivals.row
+        stop = min(first + BLOCK, arrivals.last)
+        tasks = self.tasks
+        arrivals.base = first
+        arrivals.times = tasks.arrival[first:stop].tolist()
+        arrivals.shapes = tasks.shape[first:stop].tolist()
+        arrivals.rows = tasks.time[first:stop].tolist()
+        same = tasks.estimate is tasks.time
+        arrivals.estimates = arrivals.rows if same else tasks.estimate[first:stop].tolist()
+        if self.progress is not None:
+            self.progress(self.clock._now, first, len(tasks))
+
+    # The loop -----------------------------------------------------------------------------------------------
+
+    def run(self) -> Record:
+        """Until drained or the horizon.  A RunError carries the record up to then as `record`."""
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
+        try:
+            schedule = self.scheduler.schedule
+            view, apply = self.view, self.apply
+            while self.advance():
+                try:
+                    for decision in schedule(view):
+                        apply(decision)
+                except HetsimError:
+                    raise
+                except Exception as error:
+                    raise self._policy_raised(error, "schedule") from error
+                if self.checker is not None:
+                    self.checker.check()
+            self._finish_run()
+        except RunError as error:
+            error.time = self.clock._now
+            self._close()
+            error.record = self.record()  # type: ignore[attr-defined]
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+        self._close()
+        return self.record()
+
+    def advance(self) -> bool:
+        """Go to the next instant at which the policy is to be asked; False when the run is over."""
+        clock = self.clock
+        if not clock.advance():
+            return False
+        clock.round_due = False
+        self.rounds += 1
+        now = clock._now
+        if now != self._instant:
+            self._instant = now
+            self._settled = self.decisions
+        self._wake_on = "change"
+        if self._wake.entry >= 0:
+            clock.cancel(self._wake)
+        self.view.now = now
+        return True
+
+    def _look_for_loop(self) -> None:
+        """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
+        made = self.decisions - self._settled
+        if made > LOOP_LIMIT + 10 * (len(self.waiting) + len(self.running)):
+            raise self._illegal(f"made {made:,} decisions at one instant and no task came to an end: it loops")
+
+    def _round(self, cause: str) -> None:
+        """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
+        wake_on = self._wake_on
+        if wake_on == "change" or cause in (wake_on, "change"):
+            self.clock.round_due = True
+
+    def _woken(self, _: Timer) -> None:
+        """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
+        self.clock.round_due = True
+        if self.running or self.to_come:
+            self._idle_wakes = 0
+            return
+        self._idle_wakes += 1
+        if self._idle_wakes > LOOP_LIMIT:
+            raise self._deadlock()
+
+    def _finish_run(self) -> None:
+        """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
+        if self.clock.pending or not self.waiting or self.running:
+            return
+        if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
+            raise self._deadlock()
+
+    def _deadlock(self) -> PolicyError:
+        waiting = list(self.waiting.values())
+        lines = []
+        for task in waiting[:5]:
+            fitting = [mode.name for mode in task.shape.modes if self.capacity.first(mode) is not None]
+            why = f"would fit now in mode {', '.join(fitting)}" if fitting else "fits nowhere now"
+            lines.append(f"task {task.id}: waiting since t = {task.ready:g} s, {why}")
+        more = f"\n       … and {len(waiting) - 5} more" if len(waiting) > 5 else ""
+        return PolicyError(
+            f'policy "{self.input.policy}" starts nothing: at t = {self.clock._now:g} s nothing runs, nothing is to '
+            f"come, and {len(waiting)} task{'s wait' if len(waiting) > 1 else ' waits'}.\n       "
+            + "\n       ".join(lines)
+            + more
+        )
+
+    def _close(self) -> None:
+        """At the end of the run: write down what is still in flight."""
+        now = self._end()
+        for launch in list(self.running.values()):
+            if launch.stages is not None:
+                if launch.stage == COMPUTE:
+                    self.clock._now = now
+                    self.launcher._settle(launch)
+                self.recorder.launch(launch, LAUNCH_RUNNING, now)
+                self._note_start(launch)
+                for task in launch.tasks:
+                    self.recorder.detail("batch")[task.index] = launch.number
+            for task in launch.tasks:
+                self._place_of(task, launch)
+
+    def _end(self) -> float:
+        horizon = self.input.horizon
+        return self.clock._now if math.isinf(horizon) or self.clock.end < horizon else horizon
+
+    def record(self) -> Record:
+        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self._launches}
+        return self.recorder.record(self._end(), {name: float(value) for name, value in stats.items()})
+
+    # Arrivals -----------------------------------------------------------------------------------------------
+
+    def _arrive(self, arrivals: Arrivals) -> None:
+        row = arrivals.row
+        offset = row - arrivals.base
+        now = arrivals.times[offset]
+        tasks = self.tasks
+        task = Task(
+            row,
+            now,
+            tasks.shapes[arrivals.shapes[offset]],
+            arrivals.rows[offset],
+            arrivals.estimates[offset],
+            tasks,
+        )
+        arrivals.row = row = row + 1
+        if row < arrivals.last:
+            offset += 1
+            if offset == len(arrivals.times):
+                self._load_block()
+                offset = 0
+            self.clock.at(arrivals.times[offset], ARRIVAL, arrivals)
+        self.to_come -= 1
+        self._status[task.index] = UNFINISHED
+        self._admit(task)
+
+    def _admit(self, task: Task) -> None:
+        """Ask the admission policy, then let the task wait for its predecessors or for a device."""
+        if self.admission is not None:
+            self.view.now = self.clock._now
+            answer = self._call(self.admission.admit, task, self.view)
+            if isinstance(answer, Reject):
+                self._end_task(task, REJECTED, answer.reason)
+                return
+            if isinstance(answer, Defer):
+                self._defer(task, answer.until)
+                return
+            if isinstance(answer, Accept):
+                if answer.modes is not None:
+                    self._redirect(task, answer.modes)
+            else:
+                raise self._illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
+        if self.tasks.expires is not None and task.expires < math.inf:
+            self._watch_patience(task)
+        if self._missing is not None and self._missing[task.index]:
+            task.state = BLOCKED
+            self.blocked[task.index] = task
+            if self._missing[task.index] < 0:
+                self._end_task(task, FAILED, "a predecessor did not finish")
+            return
+        self._make_ready(task)
+
+    def _make_ready(self, task: Task) -> None:
+        now = self.clock._now
+        task.state = WAITING
+        if self.recorder.ready is not None and self.recorder.ready[task.index] != self.recorder.ready[task.index]:
+            self.recorder.ready[task.index] = now
+            task.ready = now
+        self.waiting[task.index] = task
+        if self._on_ready is not None:
+            try:
+                self._on_ready(task)
+            except HetsimError:
+                raise
+            except Exception as error:
+                raise self._policy_raised(error, "ready") from error
+        if self._wake_on != "release":
+            self.clock.round_due = True
+
+    def _defer(self, task: Task, until: float) -> None:
+        if not until > self.clock._now:
+            raise self._illegal(f"admission defers {task} until t = {until:g} s, which is not later than now")
+        task.state = FUTURE
+        self.to_come += 1
+
+        def ask_again(_: Timer) -> None:
+            self.to_come -= 1
+            self._admit(task)
+
+        if until < math.inf:
+            self.clock.at(until, ARRIVAL, Timer(ask_again))
+
+    def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
+        if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
+            raise self._illegal(f"admission redirects {task} to modes {positions}, which it does not have")
+        task.allowed = positions
+
+    def _watch_patience(self, task: Task) -> None:
+        heapq.heappush(self._expiries, (task.expires, task.index))
+        self._patient[task.index] = task
+        if self._expiries[0][1] == task.index:
+            self.clock.again(max(task.expires, self.clock._now), TIMER, self._expiry)
+
+    def _expire(self, timer: Timer) -> None:
+        now = self.clock._now
+        while self._expiries and self._expiries[0][0] <= now:
+            _, row = heapq.heappop(self._expiries)
+            task = self._patient.pop(row)
+            if task.state in (WAITING, BLOCKED) and self._starts[row] != self._starts[row] and task._history is None:
+                self._end_task(task, EXPIRED, "patience ended")
+        if self._expiries:
+            self.clock.at(self._expiries[0][0], TIMER, timer)
+
+    # Decisions ----------------------------------------------------------------------------------------------
+
+    def apply(self, decision: Decision) -> None:
+        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        self.decisions += 1
+        kind = decision.__class__
+        if kind is Start:
+            self._start(decision)  # type: ignore[arg-type]
+        elif kind is Wait:
+            self._wait(decision)  # type: ignore[arg-type]
+        else:
+            handler = self._handlers.get(kind)
+            if handler is None:
+                raise self._illegal(f"yielded {decision!r}, which is not a decision")
+            handler(self, decision)
+        if self.decisions - self._settled > LOOP_LIMIT:
+            self._look_for_loop()
+
+    def _start(self, decision: Start) -> None:
+        tasks, placement = decision.tasks, decision.placement
+        if tasks.__class__ is not Task:
+            tasks = self._batch(tasks, placement)
+            task = tasks[0]
+        else:
+            task = tasks
+            tasks = None
+        if task.state != WAITING:
+            raise self._illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
+        mode = placement.mode
+        position = task.shape.position.get(mode)
+        if position is None or (task.allowed is not None and position not in task.allowed):
+            raise self._illegal(f"started {task} in mode {mode}, which it {'may not use' if task.allowed else 'lacks'}")
+        refusal = self._refusal(placement)
+        if refusal is not None:
+            raise self._illegal(f"started {task} on {placement}, but {refusal}")
+        now = self.clock._now
+        self._launches = number = self._launches + 1
+        launch = Launch(self._finish_quick_method, number, task, placement, now)
+        if tasks is not None:
+            launch.tasks = tasks
+        task.state = RUNNING
+        task.launch = launch
+        del self.waiting[task.index]
+        launch.cores = self.capacity.take(placement, launch)
+        self.running[number] = launch
+        if mode in self._quick and task._history is None and tasks is None:
+            for device in placement.devices:
+                if not self.capacity.of[device.index].normal:
+                    break
+            else:
+                self._starts[task.index] = now
+                self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
+                return
+        self._start_staged(launch)
+
+    def _refusal(self, placement: Placement) -> str | None:
+        """Why a placement cannot be taken now; the usual case of one whole device is decided at once."""
+        mode = placement.mode
+        devices = placement.devices
+        if len(devices) == 1:
+            device = devices[0]
+            state = self.capacity.of[device.index]
+            if state.device is device and device.type is mode.type and state.up and not state.asleep:
+                if mode.gpus == 0:
+                    if mode.cpus <= state.cpu_free and mode.memory <= state.mem_free and placement.cores is None:
+                        return None
+                elif (
+                    mode.gpus == 1
+                    and state.free >= mode.share
+                    and mode.gpu_memory <= state.room
+                    and mode.cpus <= state.node.cpu_free
+                    and mode.memory <= state.node.mem_free
+                    and not state.slices
+                    and device.type.sharing.kind != "mig"
+                ):
+                    return None
+        return self.capacity.refusal(placement)
+
+    def _start_staged(self, launch: Launch) -> None:
+        """The full way: devices may have to become ready, data to move, engines to be shared."""
+        for task in launch.tasks:
+            if task.state == WAITING:
+                del self.waiting[task.index]
+            task.state = RUNNING
+            task.launch = launch
+        refusal = self.launcher.items_refusal(launch.tasks, launch.placement, 0)
+        if refusal is not None:
+            raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            if not state.normal and state.ready_at <= self.clock._now and state.frequency == state.slowdown == 1.0:
+                state.normal = True
+        self.launcher.begin(launch)
+
+    def _batch(self, tasks: Any, placement: Placement) -> tuple[Task, ...]:
+        batch = tuple(tasks)
+        mode = placement.mode
+        if not batch or len({task.index for task in batch}) != len(batch):
+            raise self._illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
+        if len(batch) > max(1, mode.batch_limit):
+            raise self._illegal(f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
+        for task in batch:
+            if task.state != WAITING:
+                raise self._illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
+            if mode not in task.shape.position:
+                raise self._illegal(f"started {task} in mode {mode}, which it lacks")
+        return batch
+
+    def _stop(self, decision: Stop) -> None:
+        launch = self._running_launch(decision.task, "stopped")
+        self._stop_launch(launch, decision.keep)
+
+    def _stop_launch(self, launch: Launch, keep: bool, fault: bool = False) -> None:
+        tasks = launch.tasks
+        if not fault and not all(task.shape.preemptible for task in tasks):
+            raise self._illegal(f"stopped {launch.task}, which is not preemptible")
+        self._note_start(launch)
+        self.launcher.stop(launch, keep, fault=fault)
+        self._forget(launch)
+        for task in tasks:
+            self._make_ready(task)
+        self._round("release")
+
+    def _move(self, decision: Move) -> None:
+        task, placement = decision.task, decision.placement
+        launch = self._running_launch(task, "moved")
+        if len(launch.tasks) > 1:
+            raise self._illegal(f"moved {task}, which runs in a batch of {len(launch.tasks)}")
+        if placement.mode not in task.shape.position:
+            raise self._illegal(f"moved {task} to mode {placement.mode}, which it lacks")
+        if not task.shape.preemptible:
+            raise self._illegal(f"moved {task}, which is not preemptible")
+        self._note_start(launch)
+        self.launcher.stop(launch, keep=True, outcome=LAUNCH_MOVED)
+        self._forget(launch)
+        refusal = self.capacity.refusal(placement)
+        if refusal is not None:
+            raise self._illegal(f"moved {task} to {placement}, but {refusal}")
+        self._launches = number = self._launches + 1
+        moved = Launch(self._finish_quick_method, number, task, placement, self.clock._now)
+        moved.cores = self.capacity.take(placement, moved)
+        self.running[number] = moved
+        self._start_staged(moved)
+        self._round("release")
+
+    def _note_start(self, launch: Launch) -> None:
+        """The first stage of a task's first launch is the end of its wait."""
+        start = launch.decided if launch.stages is None else launch.stages.start
+        if start == start:
+            for task in launch.tasks:
+                if self._starts[task.index] != self._starts[task.index]:
+                    self._starts[task.index] = start
+
+    def _forget(self, launch: Launch) -> None:
+        """A launch that ended: nothing keeps it or its tasks alive, not even a stale event."""
+        del self.running[launch.number]
+        for task in launch.tasks:
+            self._place_of(task, launch)
+            task.launch = None
+        launch.tasks = ()
+
+    def _place_of(self, task: Task, launch: Launch) -> None:
+        self._place[task.index] = self.recorder.place_code(launch.placement, launch.cores)
+        self._modes[task.index] = task.shape.position[launch.placement.mode]
+
+    def _running_launch(self, task: Task, verb: str) -> Launch:
+        if task.state != RUNNING or task.launch is None:
+            raise self._illegal(f"{verb} {task}, but it {self._state_of(task)}")
+        return task.launch
+
+    def _reject(self, decision: Reject) -> None:
+        task = decision.task
+        if task is None or task.state not in (WAITING, BLOCKED):
+            state = "names no task" if task is None else f"names {task}, which {self._state_of(task)}"
+            raise self._illegal(f"yielded a Reject that {state}")
+        self._end_task(task, REJECTED, decision.reason)
+
+    def _hold(self, decision: Hold) -> None:
+        self.recorder.holds.append((self.clock._now, decision.task.index, decision.cause))
+
+    def _set(self, decision: Set) -> None:
+        state = self._device_state(decision.device)
+        wanted = decision.frequency
+        now = self.clock._now
+        log = self.recorder.device_log
+        if wanted == "off":
+            if state.launches:
+                raise self._illegal(f"puts {decision.device} to sleep while {state.launches[0].task} runs there")
+            if not state.asleep:
+                state.asleep = True
+                log.append((now, decision.device.index, "sleep", 0.0))
+                self.capacity.changed(state)
+                self._call(self.scheduler.device, decision.device, False)
+        elif wanted == "on":
+            if state.asleep:
+                state.asleep = False
+                state.ready_at = max(state.ready_at, now + decision.device.type.power.wake)
+                state.normal = False
+                log.append((now, decision.device.index, "wake", 0.0))
+                log.append((state.ready_at, decision.device.index, "awake", 0.0))
+                self.capacity.changed(state)
+                self._call(self.scheduler.device, decision.device, True)
+        else:
+            if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
+                raise self._illegal(f"sets {decision.device} to frequency {wanted!r}")
+            if wanted != state.frequency:
+                for launch in state.launches:
+                    self.launcher.materialise(launch)
+                state.frequency = float(wanted)
+                state.normal = False
+                log.append((now, decision.device.index, "frequency", float(wanted)))
+                self.launcher.retime(decision.device)
+
+    def set_slowdown(self, device: Any, factor: float) -> None:
+        """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
+        state = self._device_state(device)
+        for launch in state.launches:
+            self.launcher.materialise(launch)
+        state.slowdown = factor
+        state.normal = False
+        self.launcher.retime(device)
+
+    def set_up(self, device: Any, up: bool) -> None:
+        """A device fails (its launches fall back to their last checkpoint) or is repaired."""
+        state = self._device_state(device)
+        if state.up == up:
+            return
+        state.up = up
+        self.recorder.device_log.append((self.clock._now, device.index, "up" if up else "down", 0.0))
+        for launch in list(state.launches):
+            self._stop_launch(launch, keep=True, fault=True)
+        self.capacity.changed(state)
+        self._call(self.scheduler.device, device, up)
+        self._round("release" if up else "change")
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Do something at a time, in the order of faults (before arrivals, after finishes)."""
+        self.clock.at(time, FAULT, Timer(lambda _: action()))
+
+    def _fetch(self, decision: Fetch) -> None:
+        problem = self.launcher.fetch(decision.item, decision.device, lambda: self._round("change"))
+        if problem is not None:
+            raise self._illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
+
+    def _drop(self, decision: Drop) -> None:
+        problem = self.places.drop(decision.item, decision.device)
+        if problem is not None:
+            raise self._illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
+
+    def _wait(self, decision: Wait) -> None:
+        self._wake_on = decision.on
+        until = decision.until
+        if until < math.inf:
+            if not until > self.clock._now:
+                raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
+            if self.running or self.to_come or self.waiting:
+                self.clock.again(until, TIMER, self._wake)
+
+    _handlers: dict[type, Any] = {
+        Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
+    }  # fmt: skip
+
+    def _device_state(self, device: Any) -> Any:
+        states = self.capacity.of
+        if not 0 <= device.index < len(states) or states[device.index].device is not device:
+            raise self._illegal(f"names {device}, which is not a device of this cluster")
+        return states[device.index]
+
+    # Questions of the view ------------------------------------------------------------------------------------
+
+    def attained(self, task: Task) -> float:
+        """Device-seconds (GPU shares × seconds, or cores × seconds) that a task has received so far."""
+        received = 0.0 if task._history is None else task._history.busy
+        launch = task.launch
+        if launch is not None:
+            if launch.stages is None:
+                mode = launch.placement.mode
+                width = mode.gpu_share or mode.cpus / 1000
+                received += width * (self.clock._now - launch.decided)
+            else:
+                elapsed = self.clock._now - launch.updated if launch.stage == COMPUTE else 0.0
+                received += (launch.stages.busy + launch.stages.busy_rate * elapsed) / len(launch.tasks)
+        elif task.state == ENDED and task._history is None:
+            row = task.index
+            mode = task.shape.modes[self._modes[row]]
+            received = (mode.gpu_share or mode.cpus / 1000) * (self._finishes[row] - self._starts[row])
+        return received
+
+    def attained_by_user(self) -> dict[str, float]:
+        """Device-seconds of the tasks that have completed so far, by user, from the columns."""
+        totals: dict[str, float] = {}
+        tasks = self.tasks
+        for row, status in enumerate(self._status):
+            if status == COMPLETED:
+                mode = tasks.shapes[tasks.shape[row]].modes[self._modes[row]]
+                user = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
+                used = (mode.gpu_share or mode.cpus / 1000) * (self._finishes[row] - self._starts[row])
+                totals[user] = totals.get(user, 0.0) + used
+        return totals
+
+    # Ends ---------------------------------------------------------------------------------------------------
+
+    def _finish_quick(self, launch: Launch) -> None:
+        """A launch that only computed has ended."""
+        task = launch.task
+        row = task.index
+        placement = launch.placement
+        self._finishes[row] = self.clock._now
+        self._place[row] = self.recorder.place_code(placement, launch.cores)
+        self._modes[row] = task.shape.position[placement.mode]
+        self._status[row] = COMPLETED
+        self.capacity.give(placement, launch, launch.cores)
+        del self.running[launch.number]
+        launch.tasks = ()
+        self._completed(task)
+
+    def _launch_completed(self, launch: Launch) -> None:
+        """A staged launch has ended well (told by the launcher)."""
+        now = self.clock._now
+        self._note_start(launch)
+        tasks = launch.tasks
+        for task in tasks:
+            self._place_of(task, launch)
+            self._finishes[task.index] = now
+            self._status[task.index] = COMPLETED
+        del self.running[launch.number]
+        for task in tasks:
+            self._completed(task)
+
+    def _completed(self, task: Task) -> None:
+        task.state = ENDED
+        task.launch = None
+        task.done = 1.0
+        self.ended += 1
+        self._settled = self.decisions
+        if self.by_user is not None:
+            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self.attained(task)
+        if self._on_finished is not None:
+            self._call(self._on_finished, task)
+        if self.admission is not None:
+            self._call(self.admission.finished, task)
+        if self._missing is not None or self.input.closed or self.places.items:
+            self._after(task)
+        if self._wake_on != "ready":
+            self.clock.round_due = True
+        if not self.running and not self.waiting and not self.to_come and not self.blocked:
+            self._drained()
+
+    def _drained(self) -> None:
+        """Nothing waits, runs or is to come: later events (faults, timers) do not prolong the run."""
+        self.clock.end = math.nextafter(self.clock._now, math.inf)
+
+    def _after(self, task: Task) -> None:
+        """What the end of a task sets free: items, successors, a client of a closed loop."""
+        for item in task.reads:
+            self.places.read(item)
+        completed = self._status[task.index] == COMPLETED
+        if self._missing is not None:
+            for row in self._successors.get(task.index, ()):
+                waiting = self.blocked.get(row)
+                if completed:
+                    if self._missing[row] > 0:
+                        self._missing[row] -= 1
+                        if waiting is not None and not self._missing[row]:
+                            del self.blocked[row]
+                            self._make_ready(waiting)
+                else:
+                    self._missing[row] = -1
+                    if waiting is not None:
+                        self._end_task(waiting, FAILED, f"predecessor {task.id} {self._fate(task)}")
+        stream = self._closed_row.get(task.index)
+        if stream is not None:
+            self._send_next(stream)
+
+    def _fate(self, task: Task) -> str:
+        return {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}[self._status[task.index]]
+
+    def _send_next(self, number: int) -> None:
+        """A client of a closed loop thinks, then sends the stream's next task."""
+        stream = self.input.closed[number]
+        position = self._closed_next[number]
+        if position >= len(stream.rows):
+            return
+        time = self.clock._now + self._think[number]()
+        if time >= self.input.horizon:
+            return
+        self._closed_next[number] = position + 1
+        row = int(stream.rows[position])
+        self.to_come += 1
+
+        def send(_: Timer) -> None:
+            tasks = self.tasks
+            times = tasks.time[row].tolist()
+            estimates = times if tasks.estimate is tasks.time else tasks.estimate[row].tolist()
+            task = Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks)
+            assert self.recorder.arrival is not None
+            self.recorder.arrival[row] = time
+            self.to_come -= 1
+            self._status[row] = UNFINISHED
+            self._admit(task)
+
+        self.clock.at(time, ARRIVAL, Timer(send))
+
+    def _end_task(self, task: Task, status: int, reason: str) -> None:
+        """A task that does not run (any more) ends as rejected, expired or failed."""
+        row = task.index
+        self.waiting.pop(row, None)
+        self.blocked.pop(row, None)
+        known_to_scheduler = task.state == WAITING
+        task.state = ENDED
+        self._status[row] = status
+        self._finishes[row] = self.clock._now
+        self.recorder.reasons[row] = reason
+        self.ended += 1
+        if known_to_scheduler:
+            self._call(self.scheduler.gone, task)
+        if self._missing is not None or self.input.closed or self.places.items:
+            self._after(task)
+        self._round("change")
+        if not self.running and not self.waiting and not self.to_come and not self.blocked:
+            self._drained()
+
+    # Errors -------------------------------------------------------------------------------------------------
+
+    def _call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a policy's hook; what it raises becomes an error with an address."""
+        try:
+            return hook(*arguments)
+        except HetsimError:
+            raise
+        except Exception as error:
+            raise self._policy_raised(error, getattr(hook, "__name__", "hook")) from error
+
+    def _policy_raised(self, error: Exception, where: str) -> PolicyError:
+        line = ""
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            line = f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        return PolicyError(
+            f'policy "{self.input.policy}" raised {type(error).__name__} in {where} at t = {self.clock._now:g} s '
+            f"({line}): {error}"
+        )
+
+    def _illegal(self, what: str) -> PolicyError:
+        return PolicyError(f'policy "{self.input.policy}" {what} (t = {self.clock._now:g} s)')
+
+    @staticmethod
+    def _state_of(task: Task) -> str:
+        return {
+            FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
+            RUNNING: "is running already", ENDED: "has ended",
+        }[task.state]  # fmt: skip
+

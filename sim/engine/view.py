@@ -1,0 +1,433 @@
+"""The engine's side of the view: what a policy may ask (the contract is `sim.policy.contract.View`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from sim.engine.capacity import GpuState, NodeState, host_part
+from sim.engine.launch import COMPUTE, Launch
+from sim.engine.links import Links
+from sim.engine.places import host
+from sim.model.cluster import WHOLE, Cluster, Device
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Item, Mode, Task
+from sim.policy.contract import PlacementRule
+
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
+
+
+class EngineView:
+    """See `sim.policy.contract.View`; nothing here changes the state of the run."""
+
+    def __init__(self, simulation: Simulation):
+        self._simulation = simulation
+        self._capacity = simulation.capacity
+        self._places = simulation.places
+        self._links = simulation.links
+        self.now = 0.0
+        self.cluster: Cluster = simulation.input.cluster
+        self.items: Sequence[Item] = simulation.tasks.items
+        self.random = simulation.input.random.stream("policy")
+        self.nodes = NodeColumns(simulation)
+        self.first = simulation.capacity.first
+        self._with_items = bool(simulation.tasks.items)
+
+    # Where does it fit? -------------------------------------------------------------------------------------
+
+    def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
+        if rule is not None:
+            return rule(task, self)  # type: ignore[arg-type]
+        if self._with_items:
+            return self._fit_with_items(task)
+        modes = task.shape.modes
+        if len(modes) == 1:
+            return self.first(modes[0])
+        for position in task.modes_by_speed():
+            placement = self.first(modes[position])
+            if placement is not None:
+                return placement
+        return None
+
+    def _fit_with_items(self, task: Task) -> Placement | None:
+        """As `fit`, passing over devices without room for the task's data."""
+        for position in task.modes_by_speed():
+            mode = task.shape.modes[position]
+            placement = self.first(mode)
+            if placement is None or self.holds(task, placement):
+                if placement is not None:
+                    return placement
+                continue
+            for node in self.nodes_fitting(mode):
+                placement = self.on_node(mode, node, task)
+                if placement is not None:
+                    return placement
+        return None
+
+    def holds(self, task: Task, placement: Placement) -> bool:
+        """Is there room for the data the task reads and writes there, besides its own memory?"""
+        refusal = self._simulation.launcher.items_refusal((task,), placement, placement.mode.gpu_memory)
+        return refusal is None
+
+    def nodes_fitting(self, mode: Mode) -> list[int]:
+        return list(self._capacity.nodes_in(self._capacity.mask(mode)))
+
+    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
+        """The devices the mode would take on one node; with a task: devices that hold its data as well."""
+        mask = self._capacity.mask(mode)
+        if not mask >> node & 1:
+            return None
+        state = self._capacity.nodes[node]
+        if task is None or not self._with_items or mode.on_cpu:
+            return self._capacity.on_node(mode, state)
+        chosen = [
+            gpu.device
+            for gpu in state.gpus
+            if gpu.device.type is mode.type and gpu.takes(mode) and self.holds(task, Placement(mode, (gpu.device,)))
+        ]
+        return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
+
+    def options(self, task: Task, mode: Mode) -> list[Placement]:
+        """Every placement of a one-device mode that fits now; of a gang one a node."""
+        found = []
+        for node in self.nodes_fitting(mode):
+            state = self._capacity.nodes[node]
+            if mode.gpus == 1:
+                for gpu in state.gpus:
+                    if gpu.device.type is mode.type and gpu.takes(mode):
+                        placement = Placement(mode, (gpu.device,))
+                        if not self._with_items or self.holds(task, placement):
+                            found.append(placement)
+            else:
+                placement_here = self.on_node(mode, node, task)
+                if placement_here is not None:
+                    found.append(placement_here)
+        return found
+
+    def fits(self, mode: Mode, placement: Placement | None = None) -> bool:
+        if placement is not None:
+            return self._capacity.refusal(placement) is None
+        return bool(self._capacity.mask(mode)) or (mode.span_any and self.first(mode) is not None)
+
+    # How long? ------------------------------------------------------------------------------------------------
+
+    def duration(self, task: Task, placement: Placement) -> float:
+        mode = placement.mode
+        position = task.shape.position[mode]
+        seconds = (mode.fixed + task.estimates[position]) * (1.0 - task.done) / self._speed(placement)
+        seconds += self.transfer(task, placement)
+        if not mode.on_cpu and (task.bytes_out or mode.download.fixed or mode.download.per_item):
+            seconds += mode.download.fixed + mode.download.per_item
+            if task.bytes_out:
+                seconds += Links.alone(self._links.down(placement.devices[0]), task.bytes_out / mode.gpus)
+        ready_at = max(self._capacity.of[device.index].ready_at for device in placement.devices)
+        return seconds + max(0.0, ready_at - self.now)
+
+    def _speed(self, placement: Placement) -> float:
+        states = [self._capacity.of[device.index] for device in placement.devices]
+        return min(state.frequency / state.slowdown for state in states)
+
+    def transfer(self, task: Task, placement: Placement) -> float:
+        """Estimated seconds of upload if the task started there now, on idle links."""
+        mode = placement.mode
+        longest = 0.0
+        for device in placement.devices:
+            seconds = 0.0
+            size = 0.0
+            if not mode.on_cpu and task.done == 0:
+                size = task.bytes_in / mode.gpus
+                seconds = mode.upload.fixed + mode.upload.per_item
+            if self._with_items:
+                for item in self._places.missing(task.reads, device):
+                    source = self._places.source(item, device)
+                    if source is None:
+                        continue
+                    if source == host(device.node):
+                        size += self._places.items[item].size
+                    else:
+                        for way, _ in self._places.hops(source, device):
+                            seconds += Links.alone(way, self._places.items[item].size)
+            if size:
+                seconds += Links.alone(self._links.up(device), size)
+            longest = max(longest, seconds)
+        return longest
+
+    def remaining(self, task: Task) -> float:
+        launch = task.launch
+        if task.state != RUNNING or launch is None:
+            return task.shortest_remaining
+        return self._remaining(launch, task)
+
+    def _remaining(self, launch: Launch, task: Task) -> float:
+        """Estimated compute seconds left at rate 1; 0 after an overrun."""
+        mode = launch.placement.mode
+        if len(launch.tasks) == 1:
+            planned = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        else:
+            planned = mode.fixed + sum(
+                t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in launch.tasks
+            )  # fmt: skip
+        if launch.stages is None:
+            return max(0.0, planned - (self.now - launch.decided))
+        if launch.stage < COMPUTE:
+            return planned
+        if launch.stage > COMPUTE:
+            return 0.0
+        done = launch.total - launch.left + launch.rate * (self.now - launch.updated)
+        return max(0.0, planned - done)
+
+    def expected_finish(self, task: Task) -> float:
+        """When a running task will end, as far as its estimate and present rate tell; never before now."""
+        launch = task.launch
+        rate = 1.0 if launch.stages is None else (launch.rate or 1.0)
+        return self.now + self._remaining(launch, task) / rate
+
+    # Who? ---------------------------------------------------------------------------------------------------
+
+    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+        tasks = [task for launch in self._simulation.running.values() for task in launch.tasks]
+        if by == "finish":
+            tasks.sort(key=self.expected_finish)
+        return tasks
+
+    def waiting(self) -> Iterable[Task]:
+        return self._simulation.waiting.values()
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._simulation.waiting)
+
+    def free(self, kind: str) -> float:
+        return sum(self.free_on(node.index, kind) for node in self._capacity.nodes)
+
+    def free_on(self, node: int, kind: str) -> float:
+        state = self._capacity.nodes[node]
+        if not state.up:
+            return 0.0
+        total = 0.0
+        if kind in ("cpu", state.device.type.name):
+            total += state.cpu_free / 1000
+        for gpu in state.gpus:
+            if kind in (gpu.device.type.kind, gpu.device.type.name) and gpu.up and not gpu.asleep:
+                total += min(WHOLE, max(0, gpu.free)) / WHOLE
+        return total
+
+    def load(self, device: Device) -> float:
+        state = self._capacity.of[device.index]
+        if isinstance(state, NodeState):
+            return 1.0 - state.cpu_free / (1000 * state.node.cpus) if state.node.cpus else 1.0
+        assert isinstance(state, GpuState)
+        return device.type.streams - state.free / WHOLE
+
+    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
+        total = 0.0
+        for task in self._simulation.waiting.values():
+            if class_ is not None and task.class_ != class_:
+                continue
+            best = task.shape.modes[task.modes_by_speed()[0]].type
+            if kind is None or kind in (best.kind, best.name):
+                total += task.shortest_remaining
+        for launch in self._simulation.running.values():
+            used = launch.placement.mode.type
+            if kind is None or kind in (used.kind, used.name):
+                total += sum(
+                    self._remaining(launch, task)
+                    for task in launch.tasks[:1]
+                    if class_ is None or task.class_ == class_
+                )
+        return total
+
+    def attained(self, who: Task | str) -> float:
+        simulation = self._simulation
+        if isinstance(who, Task):
+            return simulation.attained(who)
+        if simulation.by_user is None:
+            simulation.by_user = simulation.attained_by_user()
+        running = sum(
+            simulation.attained(task)
+            for launch in simulation.running.values()
+            for task in launch.tasks
+            if task.user == who
+        )
+        return simulation.by_user.get(who, 0.0) + running
+
+    def holders(self, item: int) -> list[Device | int]:
+        devices = self.cluster.devices
+        return [devices[place] if place >= 0 else -1 - place for place in self._places.where[item]]
+
+    def missing_bytes(self, task: Task, device: Device) -> int:
+        return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
+
+    # What if? -------------------------------------------------------------------------------------------------
+
+    def earliest_fit(self, task: Task) -> EarliestFit:
+        return EarliestFit(self, task)
+
+    def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        capacity = self._capacity
+        modes = [task.shape.modes[position] for position in task.modes_by_speed()]
+        sketches: dict[int, NodeState] = {}
+        stopped: dict[int, list[Task]] = {}
+        for victim in victims:
+            if not victim.shape.preemptible or victim.launch is None:
+                continue
+            launch = victim.launch
+            for number in {device.node for device in launch.placement.devices}:
+                if number not in sketches:
+                    sketches[number] = capacity.sketch(capacity.nodes[number])
+                    stopped[number] = []
+                if launch in (other.launch for other in stopped[number]):
+                    continue
+                capacity.release(sketches[number], launch.placement, launch)
+                stopped[number].append(victim)
+                for mode in modes:
+                    placement = capacity.on_sketch(sketches[number], mode)
+                    if placement is not None:
+                        return placement, self._needed(number, mode, stopped[number])
+        return None
+
+    def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
+        """Of the victims on a node those without which the mode would not fit, sparing the best first."""
+        capacity = self._capacity
+        needed = list(victims)
+        for spared in victims[:-1]:
+            sketch = capacity.sketch(capacity.nodes[number])
+            for victim in needed:
+                if victim is not spared:
+                    capacity.release(sketch, victim.launch.placement, victim.launch)
+            if capacity.fits_on(sketch, mode):
+                needed.remove(spared)
+        return needed
+
+
+class EarliestFit:
+    """The shadow of a task: when and where it could start if running tasks ended as estimated.
+
+    Walks through the running launches in order of expected finish, giving back what each holds on copies of
+    its nodes, until a mode of the task fits.  Cost: one sort of the running launches a question.
+    """
+
+    def __init__(self, view: EngineView, task: Task):
+        self.view = view
+        self.task = task
+        self.time = math.inf
+        self.placement: Placement | None = None
+        self._capacity = view._capacity
+        self._sketches: dict[int, NodeState] = {}
+        self._find()
+
+    def _find(self) -> None:
+        now_fitting = self.view.fit(self.task)
+        if now_fitting is not None:
+            self.time, self.placement = self.view.now, now_fitting
+            for device in now_fitting.devices:
+                self._sketch(device.node)
+            return
+        modes = [self.task.shape.modes[position] for position in self.task.modes_by_speed()]
+        seen: set[int] = set()
+        for running in self.view.running("finish"):
+            launch = running.launch
+            if launch.number in seen:
+                continue
+            seen.add(launch.number)
+            for number in {device.node for device in launch.placement.devices}:
+                sketch = self._sketch(number)
+                self._capacity.release(sketch, launch.placement, launch)
+                for mode in modes:
+                    placement = self._capacity.on_sketch(sketch, mode)
+                    if placement is None and mode.span_any:
+                        nodes = [self._sketches.get(n.index, n) for n in self._capacity.nodes]
+                        placement = self._capacity._across(mode, nodes)
+                    if placement is not None:
+                        self.time = max(self.view.now, self.view.expected_finish(running))
+                        self.placement = placement
+                        return
+
+    def _sketch(self, number: int) -> NodeState:
+        if number not in self._sketches:
+            self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+        return self._sketches[number]
+
+    def survives(self, task: Task, placement: Placement) -> bool:
+        """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
+        if self.placement is None or self.view.now + self.view.duration(task, placement) <= self.time:
+            return True
+        mine = {device.node for device in self.placement.devices}
+        theirs = {device.node for device in placement.devices}
+        if not mine & theirs:
+            return True
+        sketches = {number: self._capacity.sketch(self._sketch(number)) for number in mine | theirs}
+        for number, sketch in sketches.items():
+            here = [device for device in placement.devices if device.node == number]
+            if here:
+                _occupy(sketch, placement.mode, here)
+        mode = self.placement.mode
+        if len(mine) == 1:
+            again = self._capacity.on_sketch(sketches[next(iter(mine))], mode)
+        else:
+            again = self._capacity._across(mode, [sketches[number] for number in sorted(mine)])
+        if again is None:
+            return False
+        self.placement = again
+        self._sketches.update(sketches)
+        return True
+
+
+def _occupy(sketch: NodeState, mode: Mode, devices: list[Device]) -> None:
+    """Take on a sketch what a launch of the mode would hold on these devices of the node."""
+    cpus, memory = host_part(mode, len(devices))
+    sketch.cpu_free -= cpus
+    sketch.mem_free -= memory
+    for device in devices:
+        if mode.gpus:
+            gpu = sketch.gpus[device.local]
+            gpu.free -= mode.share
+            gpu.room -= mode.gpu_memory
+
+
+class NodeColumns:
+    """Free capacity of all nodes as NumPy columns, for placements that score many nodes at once.
+
+    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes touched since the
+    last look are refreshed; `refresh()` is called by `candidates`.
+    """
+
+    def __init__(self, simulation: Simulation):
+        self._capacity = simulation.capacity
+        nodes = self._capacity.nodes
+        self.cores = np.zeros(len(nodes))
+        self.memory = np.zeros(len(nodes))
+        self.gpus = {kind.name: np.zeros(len(nodes)) for kind in self._capacity.types if kind.kind != "cpu"}
+        self._generation = -1
+        self._position = 0
+
+    def refresh(self) -> None:
+        log = self._capacity.log
+        if self._generation != self._capacity.log_generation:
+            self._generation = self._capacity.log_generation
+            touched: Iterable[int] = range(len(self._capacity.nodes))
+        else:
+            touched = set(log[self._position :])
+        self._position = len(log)
+        for number in touched:
+            node = self._capacity.nodes[number]
+            self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
+            self.memory[number] = float(node.mem_free)
+            sums = dict.fromkeys(self.gpus, 0)
+            for gpu in node.gpus:
+                if gpu.up and not gpu.asleep:
+                    sums[gpu.device.type.name] += min(WHOLE, max(0, gpu.free))
+            for name, total in sums.items():
+                self.gpus[name][number] = total / WHOLE
+
+    def candidates(self, mode: Mode) -> np.ndarray:
+        """Indexes of the nodes on which the mode fits now, ascending, with the columns fresh."""
+        mask = self._capacity.mask(mode)
+        self.refresh()
+        size = (len(self._capacity.nodes) + 7) // 8
+        bits = np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8)
+        return np.flatnonzero(np.unpackbits(bits, bitorder="little"))

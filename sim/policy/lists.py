@@ -1,0 +1,125 @@
+"""List scheduling: an order, a placement, and what happens when the head does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Literal
+
+from sim.model.plan import Placement
+from sim.model.tasks import Shape, Task
+from sim.policy.contract import (
+    WAIT_FOR_READY,
+    WAIT_FOR_RELEASE,
+    Decision,
+    OrderKey,
+    PlacementRule,
+    Scheduler,
+    Start,
+    View,
+)
+from sim.policy.queues import TaskQueue
+
+Discipline = Literal["block", "skip"]
+
+
+def arrival_order(task: Task) -> float:
+    """First come, first served."""
+    return task.arrival
+
+
+class ListScheduler(Scheduler):
+    """Start waiting tasks in the order of a key, where the placement rule says.
+
+    order: key of a task, constant while it waits; the least goes first, ties by arrival.
+    placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
+    discipline: "block": nothing passes a head that does not fit; "skip": whatever fits may start.
+
+    Under "block" there is one queue.  Under "skip" tasks with equal demands share a shape and a queue, merged at
+    their heads; a shape that does not fit is dropped for the round, so nothing is tried twice.
+    Cost: O(log n) a task, and under "skip" O(shapes) a round.
+    """
+
+    def __init__(
+        self,
+        order: OrderKey = arrival_order,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+    ):
+        self.order = order
+        self.placement = placement
+        self.discipline = discipline
+        self.queue = TaskQueue()
+        self.by_shape: dict[Shape, TaskQueue] = {}
+
+    def ready(self, task: Task) -> None:
+        if self.discipline == "block":
+            self.queue.push(self.order(task), task)
+        else:
+            queue = self.by_shape.get(task.shape)
+            if queue is None:
+                queue = self.by_shape[task.shape] = TaskQueue()
+            queue.push(self.order(task), task)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if self.discipline == "skip":
+            yield from self._skipping(view)
+            return
+        head = yield from self.start_in_order(view)
+        yield WAIT_FOR_READY if head is None else WAIT_FOR_RELEASE
+
+    def start_in_order(self, view: View) -> Generator[Decision, None, Task | None]:
+        """Start from the head on until one does not fit: returns that task, or None when the queue is empty."""
+        queue, rule = self.queue, self.placement
+        head, pop = queue.head, queue.pop
+        while True:
+            task = head()
+            if task is None:
+                return None
+            placement = view.fit(task) if rule is None else rule(task, view)
+            if placement is None:
+                return task
+            pop()
+            yield Start(task, placement)
+
+    def behind(self, head: Task, depth: int | None = None) -> list[Task]:
+        """The waiting tasks behind a head, in order; at most `depth` of them."""
+        tasks = list(self.queue) if depth is None else self.queue.first(depth + 1)
+        return [task for task in tasks if task is not head]
+
+    def _skipping(self, view: View) -> Iterator[Decision]:
+        heads = [(entry, queue) for queue in self.by_shape.values() if (entry := queue.head_entry()) is not None]
+        if not heads:
+            yield WAIT_FOR_READY
+            return
+        heapify(heads)
+        while heads:
+            entry, queue = heads[0]
+            task = entry[3]
+            placement = self.place(task, view)
+            if placement is not None:
+                queue.pop()
+                yield Start(task, placement)
+                following = queue.head_entry()
+                if following is None:
+                    heappop(heads)
+                else:
+                    heapreplace(heads, (following, queue))
+                continue
+            # Starts free nothing, so a shape that does not fit is out for this round.
+            heappop(heads)
+            if self.placement is not None and any(view.fits(mode) for mode in task.modes):
+                yield from self._others(queue, task, view)
+        yield WAIT_FOR_RELEASE
+
+    def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
+        """The rule declined a task that would fit: it may judge others of the shape otherwise."""
+        for task in list(queue):
+            if task is not declined:
+                placement = self.place(task, view)
+                if placement is not None:
+                    queue.remove(task)
+                    yield Start(task, placement)
+
+    def place(self, task: Task, view: View) -> Placement | None:
+        return view.fit(task) if self.placement is None else self.placement(task, view)

@@ -1,0 +1,102 @@
+"""Queues of waiting tasks, in the order of a key."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import chain
+from typing import Any
+
+from sim.model.tasks import WAITING, Task
+
+
+class TaskQueue:
+    """A priority queue of tasks; equal keys leave in the order of arrival.
+
+    Tasks whose keys come in ascending order (every first-come order) go to a deque and cost O(1); the others go
+    to a heap.  An entry is void once its task is no longer waiting or was pushed again: `Task.ticket` names the
+    entry that counts, so removing is O(1) and nothing is searched.
+    """
+
+    __slots__ = ("_run", "_heap", "_tickets", "_last")
+
+    def __init__(self) -> None:
+        self._run: deque[tuple[Any, float, int, Task]] = deque()
+        self._heap: list[tuple[Any, float, int, Task]] = []
+        self._tickets = 0
+        self._last: Any = None
+
+    def push(self, key: Any, task: Task) -> None:
+        self._tickets = ticket = self._tickets + 1
+        task.ticket = ticket
+        entry = (key, task.arrival, ticket, task)
+        run = self._run
+        if not run or run[-1] < entry:
+            run.append(entry)
+        else:
+            heappush(self._heap, entry)
+
+    def head(self) -> Task | None:
+        """The task that goes next, or None."""
+        run, heap = self._run, self._heap
+        while run:
+            entry = run[0]
+            task = entry[3]
+            if task.ticket == entry[2] and task.state == WAITING:
+                break
+            run.popleft()
+        while heap:
+            entry = heap[0]
+            task = entry[3]
+            if task.ticket == entry[2] and task.state == WAITING:
+                if not run or entry < run[0]:
+                    return task
+                break
+            heappop(heap)
+        return run[0][3] if run else None
+
+    def head_entry(self) -> tuple[Any, float, int, Task] | None:
+        """Key, arrival, ticket and task of the head: comparable between queues with one kind of key."""
+        if self.head() is None:
+            return None
+        if self._heap and (not self._run or self._heap[0] < self._run[0]):
+            return self._heap[0]
+        return self._run[0]
+
+    def pop(self) -> Task:
+        """Take the head off (which `head` has just returned)."""
+        if self._heap and (not self._run or self._heap[0] < self._run[0]):
+            return heappop(self._heap)[3]
+        return self._run.popleft()[3]
+
+    def remove(self, task: Task) -> None:
+        """The task's entry is void from now on."""
+        task.ticket = -1
+
+    def __iter__(self) -> Iterator[Task]:
+        """All live tasks, in order.  Linear with a sort: for policies that look at everything."""
+        entries = sorted(chain(self._run, self._heap)) if self._heap else list(self._run)
+        return (e[3] for e in entries if e[3].ticket == e[2] and e[3].state == WAITING)
+
+    def first(self, count: int) -> list[Task]:
+        """The first `count` live tasks, in order."""
+        if not self._heap and len(self._run) <= count:
+            return list(self)
+        live = (e for e in chain(self._run, self._heap) if e[3].ticket == e[2] and e[3].state == WAITING)
+        return [e[3] for e in nsmallest(count, live)]
+
+    def __len__(self) -> int:
+        """Live tasks.  Linear; ask `head()` to learn whether there is any."""
+        return sum(1 for _ in self)
+
+    def rekey(self, key: Any) -> None:
+        """Order everything by a new key function."""
+        live = list(self)
+        self._run.clear()
+        self._heap.clear()
+        for task in live:
+            self._tickets += 1
+            task.ticket = self._tickets
+            self._heap.append((key(task), task.arrival, self._tickets, task))
+        heapify(self._heap)

@@ -1,0 +1,145 @@
+"""Fairness: finish-time fairness ρ, and Jain's index over users."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from sim.model.record import COMPLETED, NOT_ARRIVED
+from sim.results.modes import capacity, gather, mode_time, transfer_bytes, units
+from sim.results.tables import batch_members
+
+if TYPE_CHECKING:
+    from sim.results.metrics import Measured
+
+UNFAIR = 1.1
+"""Above this ρ a task is told to be treated unfairly."""
+
+
+def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
+    """ρ = response / T_iso of every completed task of the window.
+
+    T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
+    time-average number of active tasks (`by="user"`: of users with an active task) during the task's life,
+    at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its time there.
+    """
+    record, table = run.result.record, run.result.modes
+    tasks = record.input.tasks
+    finish = np.where(np.isnan(record.finish), record.end, record.finish)
+    there = (record.status != NOT_ARRIVED) & np.isfinite(tasks.arrival)
+    active = _active(
+        tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None
+    )
+    chosen = np.flatnonzero(record.status == COMPLETED)
+    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
+    begin, end = tasks.arrival[chosen], finish[chosen]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
+    crowd = np.maximum(np.nan_to_num(crowd, nan=1.0), 1.0)
+    isolated = np.full(len(chosen), math.inf)
+    sizes = transfer_bytes(tasks)
+    for position in range(table.width):
+        part = table.by_shape(position, lambda mode: units(mode) / capacity(mode, table.cluster), math.inf)
+        portion = gather(part, tasks.shape[chosen])
+        time = mode_time(table, position, *sizes)[chosen]
+        with np.errstate(invalid="ignore"):
+            np.fmin(isolated, time * np.maximum(1.0, portion * crowd), out=isolated)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (end - begin) / isolated
+
+
+def _users(codes: np.ndarray | None, there: np.ndarray) -> np.ndarray:
+    return np.zeros(int(there.sum()), np.int64) if codes is None else codes[there]
+
+
+def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and at each the integral so far of the number of active tasks (or users)."""
+    when = np.concatenate([begin, end])
+    change = np.repeat([1, -1], len(begin))
+    order = np.argsort(when, kind="stable")
+    when, change = when[order], change[order]
+    if users is not None:
+        # A user counts from their first active task to the end of the last: only changes from or to zero
+        # matter.
+        owner = np.concatenate([users, users])[order]
+        by_owner = np.argsort(owner, kind="stable")
+        level = np.cumsum(change[by_owner])  # each user's changes sum to zero
+        before = level - change[by_owner]
+        step = np.zeros(len(change), np.int64)
+        step[by_owner] = (level > 0).astype(np.int64) - (before > 0)
+        change = step
+    level = np.cumsum(change)
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
+    return when, area
+
+
+def rho_max(run: Measured) -> float:
+    """Greatest finish-time fairness ρ (see `rho`) of completed tasks; above 1: worse than a share of one's own."""
+    values = rho(run)
+    return float(values.max()) if len(values) else math.nan
+
+
+def rho_p95(run: Measured) -> float:
+    """95th percentile of ρ of completed tasks."""
+    values = rho(run)
+    return float(np.quantile(values, 0.95)) if len(values) else math.nan
+
+
+def rho_unfair_share(run: Measured) -> float:
+    """Share of completed tasks with ρ above 1.1."""
+    values = rho(run)
+    return float((values > UNFAIR).mean()) if len(values) else math.nan
+
+
+def jain(run: Measured) -> float:
+    """(Σx)² / (n Σx²) over users with demand, x = GPU-seconds received / min(demand, weighted entitlement).
+
+    Demand is what the user's tasks of the window need in their GPU mode of least GPU-seconds; the
+    entitlement is the GPU-seconds of the window, divided among these users by the mean weight of their tasks.
+    Undefined where nobody wants a GPU.
+    """
+    record, table = run.result.record, run.result.modes
+    tasks = record.input.tasks
+    chosen = np.flatnonzero(record.status != NOT_ARRIVED)
+    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
+    users = (
+        np.zeros(len(chosen), np.int64)
+        if tasks.user_code is None
+        else tasks.user_code[chosen].astype(np.int64)
+    )
+    wanted = np.full(len(chosen), math.inf)
+    for position in range(table.width):
+        size = table.by_shape(position, lambda mode: math.inf if mode.on_cpu else mode.gpu_share, math.inf)
+        with np.errstate(invalid="ignore"):
+            need = tasks.time[chosen, position] * gather(size, tasks.shape[chosen])
+        np.fmin(wanted, need, out=wanted)
+    wanted[np.isinf(wanted)] = 0.0
+    count = len(tasks.users)
+    demand = np.bincount(users, weights=wanted, minlength=count)
+    having = demand > 0
+    if not having.any():
+        return math.nan
+    weight = np.ones(len(chosen)) if tasks.weight is None else tasks.weight[chosen]
+    number = np.bincount(users, minlength=count)
+    mean_weight = np.where(
+        having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0
+    )
+    gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
+    entitled = run.duration * gpus * mean_weight / mean_weight.sum()
+    received = np.bincount(users, weights=_gpu_seconds(run)[chosen], minlength=count)
+    x = (received[having] / np.minimum(demand, entitled)[having]).astype(np.float64)
+    squares = float((x * x).sum())
+    return float(x.sum()) ** 2 / (len(x) * squares) if squares > 0 else math.nan
+
+
+def _gpu_seconds(run: Measured) -> np.ndarray:
+    """GPU-seconds of every row of the record whose work counted (its share of its batch's)."""
+    record, table = run.result.record, run.result.modes
+    end = np.where(np.isnan(record.finish), record.end, record.finish)
+    compute = end - record.start if record.compute is None else record.compute
+    codes = table.codes(record.input.tasks.shape, record.mode)
+    size = np.where(table.on_cpu, 0.0, table.units)[codes]
+    members = batch_members(record)
+    return np.nan_to_num(compute) * size / (1 if members is None else members)

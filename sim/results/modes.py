@@ -1,0 +1,197 @@
+"""All modes of a workload as columns: what the vectorised tables look up instead of Python objects.
+
+A mode is addressed by a *code*: `offset[shape] + position`.  The time a task needs alone (T*) is here too,
+because it is a matter of modes, links and the cluster only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from sim.model.cluster import MILLI, WHOLE, Cluster, Node
+from sim.model.tasks import Mode, Tasks
+
+
+class ModeTable:
+    """The modes of all shapes in a row, with columns of their demands."""
+
+    def __init__(self, tasks: Tasks, cluster: Cluster):
+        self.tasks, self.cluster = tasks, cluster
+        self.modes: list[Mode] = [mode for shape in tasks.shapes for mode in shape.modes]
+        sizes = [len(shape.modes) for shape in tasks.shapes]
+        self.offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
+        self.width = max(sizes, default=0)
+        self._offered: dict[Mode, bool] = {}
+
+    def codes(self, shape: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Mode codes of rows given by shape and position; -1 where the position is -1."""
+        if len(self.offset) == 1:
+            return position
+        return np.where(position < 0, -1, self.offset[shape] + position)
+
+    def column(self, value: Callable[[Mode], float], dtype: type = np.float64) -> np.ndarray:
+        """One value per mode, with a zero appended so that code -1 reads as 0."""
+        return np.array([*(value(mode) for mode in self.modes), 0], dtype=dtype)
+
+    @cached_property
+    def share(self) -> np.ndarray:
+        """GPUs taken of each device of the place (0.25, 1.0); 0 in a CPU mode."""
+        return self.column(lambda mode: mode.share / WHOLE if mode.gpus else 0.0)
+
+    @cached_property
+    def cores(self) -> np.ndarray:
+        return self.column(lambda mode: mode.cpus / MILLI)
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """What a mode computes on: GPUs in a GPU mode, cores in a CPU mode."""
+        return self.column(units)
+
+    @cached_property
+    def dynamic_watts(self) -> np.ndarray:
+        """Watts above idle while a launch in this mode computes at nominal frequency."""
+        return self.column(lambda mode: units(mode) * (mode.type.power.busy - mode.type.power.idle))
+
+    @cached_property
+    def on_cpu(self) -> np.ndarray:
+        return self.column(lambda mode: mode.on_cpu, np.bool_)
+
+    def offered(self, mode: Mode) -> bool:
+        """Could the mode run on the empty cluster?  Remembered."""
+        if mode not in self._offered:
+            self._offered[mode] = offered(mode, self.cluster)
+        return self._offered[mode]
+
+    def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
+        """The value of every shape's mode at a position, `missing` where the cluster cannot run it."""
+        return np.array(
+            [
+                value(shape.modes[position])
+                if position < len(shape.modes) and self.offered(shape.modes[position])
+                else missing
+                for shape in self.tasks.shapes
+            ]
+        )
+
+
+def units(mode: Mode) -> float:
+    """GPUs (with fractions) of a GPU mode, cores of a CPU mode."""
+    return mode.cpus / MILLI if mode.on_cpu else mode.gpu_share
+
+
+def capacity(mode: Mode, cluster: Cluster) -> float:
+    """How many of the mode's units the whole cluster has."""
+    return float(cluster.count(mode.type.name))
+
+
+def offered(mode: Mode, cluster: Cluster) -> bool:
+    """Could the mode run on this cluster if it were empty?"""
+    if mode.gpus and mode.span_any:
+        return sum(_devices(mode, node) for node in cluster.nodes) >= mode.gpus
+    seen = set()
+    for node in cluster.nodes:
+        if id(node.spec) in seen or (mode.on_cpu and node.cpu.type.name != mode.type.name):
+            continue
+        seen.add(id(node.spec))
+        room = node.memory is None or mode.memory <= node.memory
+        if room and mode.cpus <= node.cpus * MILLI and _devices(mode, node) >= mode.gpus:
+            return True
+    return False
+
+
+def _devices(mode: Mode, node: Node) -> int:
+    """Accelerators of a node that the mode could use."""
+    return sum(
+        device.type.name == mode.type.name
+        and (device.type.memory is None or mode.gpu_memory <= device.type.memory)
+        and mode.share <= device.type.streams * WHOLE
+        for device in node.accelerators
+    )
+
+
+def exclusive_time(table: ModeTable, bytes_in: np.ndarray | None, bytes_out: np.ndarray | None) -> np.ndarray:
+    """T*: each task's true time alone in the fastest mode the cluster offers, as a batch of one.
+
+    Upload and download stages and the bytes over the device's link count (latency + bytes / rate), with all
+    items read coming from the host; a CPU mode transfers nothing.  inf where no mode can run.
+    """
+    best = np.full(len(table.tasks), np.inf)
+    for position in range(table.width):
+        np.fmin(best, mode_time(table, position, bytes_in, bytes_out), out=best)
+    return best
+
+
+def mode_time(
+    table: ModeTable, position: int, bytes_in: np.ndarray | None, bytes_out: np.ndarray | None
+) -> np.ndarray:
+    """The same in the mode at one position of every task's shape; inf where there is none."""
+    tasks = table.tasks
+    total = tasks.time[:, position] + gather(table.by_shape(position, _constant, math.inf), tasks.shape)
+    for sizes, rate in ((bytes_in, _upload_rate), (bytes_out, _download_rate)):
+        if sizes is None:
+            continue
+        latency = gather(
+            table.by_shape(position, lambda m: 0.0 if m.on_cpu else m.type.link.latency, 0.0), tasks.shape
+        )
+        rates = gather(table.by_shape(position, rate, math.inf), tasks.shape)
+        total += np.where(sizes > 0, latency + sizes / rates, 0.0)
+    return total
+
+
+def gather(values: np.ndarray, shape: np.ndarray) -> np.ndarray | float:
+    return float(values[0]) if len(values) == 1 else values[shape]
+
+
+def _constant(mode: Mode) -> float:
+    if mode.on_cpu:
+        return mode.fixed
+    stages = mode.upload.fixed + mode.upload.per_item + mode.download.fixed + mode.download.per_item
+    return mode.fixed + stages
+
+
+def _upload_rate(mode: Mode) -> float:
+    return math.inf if mode.on_cpu else mode.type.link.upload
+
+
+def _download_rate(mode: Mode) -> float:
+    if mode.on_cpu:
+        return math.inf
+    link = mode.type.link
+    return link.upload if link.duplex == "half" else link.download
+
+
+def transfer_bytes(tasks: Tasks) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Bytes each task uploads and downloads when it runs alone.
+
+    Up: its private bytes and all items it reads.  Down: its private bytes and the items it writes that nobody
+    reads (a result with readers stays where it was made).
+    """
+    if tasks.reads is None and tasks.writes is None:
+        return tasks.bytes_in, tasks.bytes_out
+    sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
+    read = np.fromiter(chain.from_iterable(tasks.reads or ()), np.int64)
+    final = sizes.copy()
+    final[read] = 0.0
+    up = _add(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)))
+    down = _add(tasks.bytes_out, _sum_items(tasks.writes, final, len(tasks)))
+    return up, down
+
+
+def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: int) -> np.ndarray | None:
+    if lists is None:
+        return None
+    rows = np.repeat(np.arange(count), np.fromiter(map(len, lists), np.int64, count))
+    return np.bincount(
+        rows, weights=sizes[np.fromiter(chain.from_iterable(lists), np.int64)], minlength=count
+    )
+
+
+def _add(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -1,0 +1,188 @@
+"""Replaying who held what: the free capacity of every node between the events of a run.
+
+From the launches and the device log alone, so that a finished (or loaded) run can be asked why.  A launch
+holds its place from the decision to its end; a device that is down, asleep or waking offers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from sim.model.cluster import MILLI, WHOLE, Cluster
+from sim.model.record import Record
+from sim.model.tasks import Mode
+from sim.results.launches import launches_of
+from sim.results.modes import ModeTable
+
+_USABLE = {"sleep": False, "wake": False, "down": False, "awake": True, "up": True}
+
+
+class Capacity:
+    """Free capacity per node, and on how many nodes (devices, for modes over nodes) each asked mode fits."""
+
+    def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
+        self.cluster, self.asked = cluster, list(asked)
+        nodes, widest = len(cluster.nodes), max((len(node.accelerators) for node in cluster.nodes), default=0)
+        names = list(cluster.types)
+        self.cores = np.array([node.cpus * MILLI for node in cluster.nodes], dtype=np.int64)
+        self.memory = np.array([np.inf if node.memory is None else node.memory for node in cluster.nodes])
+        self.cpu_usable = np.ones(nodes, bool)
+        self.cpu_type = np.array([names.index(node.cpu.type.name) for node in cluster.nodes])
+        self.type = np.full((nodes, widest), -1)
+        self.full = np.zeros((nodes, widest), np.int64)
+        self.gpu_memory = np.zeros((nodes, widest))
+        self.usable = np.zeros((nodes, widest), bool)
+        for node in cluster.nodes:
+            for device in node.accelerators:
+                where = node.index, device.local
+                self.type[where] = names.index(device.type.name)
+                self.full[where] = device.type.streams * WHOLE
+                self.gpu_memory[where] = np.inf if device.type.memory is None else device.type.memory
+                self.usable[where] = True
+        self.share = self.full.copy()
+        self._ask(names)
+        self.fitting = np.zeros((len(self.asked), nodes), np.int64)
+        """Per asked mode and node: 1 where it fits; of a mode over nodes the devices it could take there."""
+        self._free = np.zeros((nodes, 3 + 2 * len(names)))
+        for index in range(nodes):
+            self.refresh(index)
+        self.totals = self._free.sum(axis=0)
+        self.found = self.fitting.sum(axis=1)
+
+    def _ask(self, names: list[str]) -> None:
+        asked = self.asked
+        self.asked_type = np.array(
+            [names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked]
+        )
+        self.asked_cores = np.array([mode.cpus for mode in asked], dtype=np.int64)
+        self.asked_gpus = np.array([mode.gpus for mode in asked], dtype=np.int64)
+        self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in asked], dtype=np.int64)
+        self.asked_memory = np.array([mode.memory for mode in asked], dtype=np.float64)
+        self.asked_gpu_memory = np.array([mode.gpu_memory for mode in asked], dtype=np.float64)
+        self.spans = np.array([mode.span_any and mode.gpus > 0 for mode in asked], dtype=bool)
+        self.needed = np.where(self.spans, self.asked_gpus, 1)
+        self._on_cpu = self.asked_gpus == 0
+        # What a mode asks of the whole cluster, in the columns of `totals`.
+        self._sums = np.zeros((len(asked), 3 + 2 * len(names)))
+        self._sums[:, 0], self._sums[:, 1] = self.asked_cores, self.asked_memory
+        for row, kind in enumerate(self.asked_type):
+            if self.asked_gpus[row] and kind >= 0:
+                self._sums[row, 3 + 2 * kind] = self.asked_gpus[row] * self.asked_share[row]
+                self._sums[row, 4 + 2 * kind] = self.asked_gpus[row] * self.asked_gpu_memory[row]
+            elif kind < 0:
+                self._sums[row, 2] = np.inf
+
+    def refresh(self, node: int) -> None:
+        """Recompute what depends on one node."""
+        cores = self.cores[node] if self.cpu_usable[node] else 0
+        memory, usable = self.memory[node], self.usable[node]
+        good = (self.type[node] == self.asked_type[:, None]) & usable
+        good &= self.share[node] >= self.asked_share[:, None]
+        good &= self.gpu_memory[node] >= self.asked_gpu_memory[:, None]
+        devices = good.sum(axis=1)
+        host = (cores >= self.asked_cores) & (memory >= self.asked_memory)
+        host &= ~self._on_cpu | (self.cpu_type[node] == self.asked_type)
+        fits = (host & (devices >= self.asked_gpus)).astype(np.int64)
+        if self.spans.any():
+            # Of a mode over nodes each device brings its part of the cores and the memory.
+            gpus = np.maximum(self.asked_gpus, 1)
+            by_cores = np.where(
+                self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices
+            )
+            room = devices if memory == np.inf else memory * gpus // np.maximum(self.asked_memory, 1)
+            by_memory = np.where(self.asked_memory > 0, room, devices)
+            fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)), fits)
+        self.fitting[:, node] = fits
+        free = self._free[node]
+        free[0], free[1] = cores, memory if memory != np.inf else 1e30
+        for kind in range((len(free) - 3) // 2):
+            of_kind = usable & (self.type[node] == kind)
+            free[3 + 2 * kind] = self.share[node][of_kind].sum()
+            free[4 + 2 * kind] = np.minimum(self.gpu_memory[node][of_kind], 1e30).sum()
+
+    def update(self, nodes: Sequence[int]) -> None:
+        """Recompute after the state of some nodes changed."""
+        for node in nodes:
+            before = self.fitting[:, node].copy()
+            self.refresh(node)
+            self.found += self.fitting[:, node] - before
+        self.totals = self._free.sum(axis=0)
+
+    def fit(self) -> np.ndarray:
+        """Which asked modes fit somewhere now."""
+        return self.found >= self.needed
+
+    def suffices(self) -> np.ndarray:
+        """For which asked modes the free capacity summed over the cluster would do."""
+        return (self._sums <= self.totals).all(axis=1)
+
+    def take(self, devices: Sequence[int], mode: Mode, sign: int) -> list[int]:
+        """Hold (sign 1) or give back (-1) a place; the nodes touched."""
+        cluster = self.cluster
+        touched: list[int] = []
+        for index in devices:
+            device = cluster.devices[index]
+            touched.append(device.node)
+            if device.local >= 0:
+                self.share[device.node, device.local] -= sign * mode.share
+                self.gpu_memory[device.node, device.local] -= sign * mode.gpu_memory
+            # Whole thousandths: a gang over nodes books its cores in proportion.
+            self.cores[device.node] -= sign * (mode.cpus // len(devices))
+            self.memory[device.node] -= sign * (mode.memory // len(devices))
+        self.cores[touched[0]] -= sign * (mode.cpus % len(devices))
+        self.memory[touched[0]] -= sign * (mode.memory % len(devices))
+        return touched
+
+    def switch(self, index: int, what: str) -> list[int]:
+        """Apply an entry of the device log; the nodes touched."""
+        if what not in _USABLE:
+            return []
+        device = self.cluster.devices[index]
+        if device.local >= 0:
+            self.usable[device.node, device.local] = _USABLE[what]
+        else:
+            self.cpu_usable[device.node] = _USABLE[what]
+        return [device.node]
+
+
+class Replay:
+    """The run again, as stretches of time in which the capacity stays the same."""
+
+    def __init__(self, record: Record, table: ModeTable, state: Capacity, further: Sequence[np.ndarray] = ()):
+        """`further`: times at which a stretch must end although no capacity changes."""
+        launches = launches_of(record, table)
+        self.record, self.state = record, state
+        self.modes = [table.modes[code] for code in launches.mode]
+        self.places = [record.places[place][0] for place in launches.place]
+        log = [(time, device, what) for time, device, what, _ in record.device_log]
+        self.log = log
+        closed = np.flatnonzero(~launches.open)
+        self._times = np.concatenate([launches.end[closed], launches.decided, [time for time, _, _ in log]])
+        kinds = np.repeat([0, 1, 2], [len(closed), len(launches), len(log)])
+        index = np.concatenate([closed, np.arange(len(launches)), np.arange(len(log))]).astype(np.int64)
+        order = np.argsort(self._times, kind="stable")
+        self._events = list(zip(kinds[order].tolist(), index[order].tolist(), strict=True))
+        self._times = self._times[order]
+        grid = np.unique(np.concatenate([[0.0], self._times, *further, [record.end]]))
+        self.grid = grid[(grid <= record.end) & (grid >= 0)]
+
+    def segments(self) -> Iterator[tuple[float, float, list[int]]]:
+        """(begin, end, nodes touched at begin), with the state as it is in between."""
+        times, events, at = self._times, self._events, 0
+        grid = self.grid.tolist()
+        for begin, end in zip(grid, [*grid[1:], self.record.end], strict=True):
+            touched: set[int] = set()
+            while at < len(events) and times[at] <= begin:
+                touched.update(self._apply(*events[at]))
+                at += 1
+            nodes = sorted(touched)
+            if nodes:
+                self.state.update(nodes)
+            yield begin, end, nodes
+
+    def _apply(self, kind: int, index: int) -> list[int]:
+        if kind == 2:
+            return self.state.switch(*self.log[index][1:])
+        return self.state.take(self.places[index], self.modes[index], 1 if kind else -1)

@@ -1,0 +1,151 @@
+"""Several runs of one scenario: the value of every metric in each, and intervals for the means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UnknownName, UsageError
+from sim.results.result import Result, json_values
+from sim.results.statistics import Interval, deviation, student_interval
+
+
+class Replications:
+    """Replications of one scenario under one policy.
+
+    Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
+    `keep=True`.  Intervals are Student t, for the expectation of a replication's value.
+    """
+
+    def __init__(
+        self,
+        results: Iterable[Result] = (),
+        metrics: Iterable[str] | None = None,
+        *,
+        keep: bool = False,
+    ):
+        """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...)."""
+        self.name, self.policy, self.seed = "", "", 0
+        self.results: list[Result] = []
+        self.warnings: list[str] = []
+        self._further = list(metrics or ())
+        self._keep = keep
+        self._rows: dict[int, dict[str, float]] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        """Take in one more run."""
+        self.add_values(replication_values(result, self._further), result)
+        if self._keep:
+            self.results.append(result)
+
+    def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
+        """Take in one more run of which only the values are here (`replication_values` of another process)."""
+        values = dict(row)
+        number = int(values.pop("replication"))
+        if number in self._rows:
+            raise UsageError(f"replication {number} is there twice")
+        self._rows[number] = values
+        if about is not None:
+            if len(self._rows) == 1:
+                self.name, self.policy, self.seed = about.name, about.policy, about.seed
+            self.warnings += [f"replication {number}: {warning}" for warning in about.warnings]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Result]:
+        """The kept runs, in order of replication."""
+        if len(self.results) < len(self):
+            raise UsageError("the runs themselves were not kept, only their metrics; ask for keep=True")
+        return iter(sorted(self.results, key=lambda result: result.replication))
+
+    @property
+    def values(self) -> pd.DataFrame:
+        """A row a replication, a column a metric."""
+        frame = self._frame()
+        return frame[[name for name in frame.columns if name not in _PRIVATE]]
+
+    def _frame(self) -> pd.DataFrame:
+        return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
+
+    def column(self, metric: str) -> pd.Series:
+        """One metric by replication; UnknownName with a suggestion if it was not kept."""
+        values = self.values
+        if metric in values.columns:
+            return values[metric]
+        if self.results and len(self.results) == len(self):
+            for result in self.results:
+                self._rows[result.replication][metric] = result.metric(metric)
+            return self.values[metric]
+        raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
+
+    def interval(self, metric: str, confidence: float = 0.95) -> Interval:
+        """The interval for the expectation of a replication's value of the metric."""
+        column = self.column(metric)
+        if len(column.dropna()) < 2:
+            raise UsageError(f"an interval for {metric} needs two replications in which it is defined")
+        return student_interval(column.to_numpy(), confidence, metric)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined)."""
+        rows = {}
+        for name, column in self.values.items():
+            values = column.to_numpy(dtype=np.float64)
+            interval = student_interval(values)
+            spread = deviation(values[~np.isnan(values)])
+            rows[name] = (interval.mean, spread, interval.low, interval.high, interval.n)
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
+        return frame.rename_axis("metric")
+
+    def energy_until(self, ends: pd.Series) -> pd.DataFrame:
+        """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
+
+        Policies are compared over one common window: who finished early still pays for the idle devices.
+        """
+        frame = self._frame()
+        further = (ends.reindex(frame.index) - frame[_END]).clip(lower=0.0) * frame[_WATTS]
+        return frame[["energy_j", "energy_idle_j"]].add(further.to_numpy(), axis=0)
+
+    @property
+    def ends(self) -> pd.Series:
+        """Simulated time at which each replication ended."""
+        return self._frame()[_END]
+
+    def to_json(self) -> dict[str, Any]:
+        """{"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
+        summary = {
+            str(name): {
+                **json_values({key: row[key] for key in ("mean", "sd", "ci_low", "ci_high")}),
+                "n": int(row["n"]),
+            }
+            for name, row in self.summary.iterrows()
+        }
+        return {"scenario": self.name, "seed": self.seed, "summary": summary}
+
+    def __repr__(self) -> str:
+        title = " · ".join(part for part in (self.name or "runs", self.policy, f"seed {self.seed}") if part)
+        lines = [f"<Replications {title}, n = {len(self)}, 95 % intervals>"]
+        summary = self.summary
+        for name in ("wait_mean", "response_mean", "response_p95", "gpu_utilisation"):
+            if name in summary.index:
+                found = student_interval(self.column(name).to_numpy())
+                spread = "" if math.isnan(found.half_width) else f" ± {found.half_width:.3g}"
+                lines.append(f"{name:<18}{found.mean:.6g}{spread}")
+        return "\n".join(lines + [f"! {warning}" for warning in self.warnings[:5]])
+
+
+_END, _WATTS = "_end", "_watts_at_end"
+_PRIVATE = (_END, _WATTS)
+
+
+def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
+    """All that Replications keeps of a run, as plain numbers: what a worker process sends back."""
+    values = {"replication": float(result.replication), **result.values(), **result.values(metrics)}
+    return values | {_END: result.end, _WATTS: result.usage.watts_at_end}

@@ -1,0 +1,244 @@
+"""The outcome of one run: tables, metrics, warnings; how it is shown and saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.model.record import UNFINISHED, Record
+from sim.results import metrics
+from sim.results.launches import launches_table
+from sim.results.modes import ModeTable
+from sim.results.tables import SLOWDOWN_BOUND, tasks_table
+from sim.results.usage import Usage, devices_table, timeline_table, usage
+
+if TYPE_CHECKING:
+    from sim.results.statistics import Interval
+
+UNFINISHED_WARNING = 0.01
+
+
+class Result:
+    """One run.  Tables and metrics are derived from the record when first asked for, and kept.
+
+    `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
+    `scenario` is the resolved scenario as YAML text, if it came from one; `error` the message of a run that
+    failed, whose tables are those up to then.
+    """
+
+    def __init__(
+        self,
+        record: Record | None,
+        *,
+        name: str = "",
+        seed: int = 0,
+        replication: int = 0,
+        policy: str = "",
+        scenario: str | None = None,
+        error: str | None = None,
+        bound: float = SLOWDOWN_BOUND,
+    ):
+        if record is not None:
+            self.record = record
+            name, policy = name or record.input.name, policy or record.input.policy
+        self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
+        self.scenario, self.error, self.bound = scenario, error, bound
+        self.directory: Path | None = None
+        self.explained: Any = None  # the sweep of `sim.results.explain`, kept between questions
+        self._values: dict[str, float] = {}
+
+    # A loaded run has tables but no record until one is needed.
+    @cached_property
+    def record(self) -> Record:
+        """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
+        from sim.results.store import load_record
+
+        assert self.directory is not None
+        return load_record(self.directory)
+
+    @cached_property
+    def modes(self) -> ModeTable:
+        return ModeTable(self.record.input.tasks, self.record.input.cluster)
+
+    @cached_property
+    def end(self) -> float:
+        """Simulated time at which the run ended."""
+        return self.record.end
+
+    @cached_property
+    def warmup(self) -> float:
+        return self.record.input.warmup
+
+    @cached_property
+    def horizon(self) -> float:
+        """inf for a run until drained."""
+        return self.record.input.horizon
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """[warmup, end): the time that device metrics cover."""
+        return min(self.warmup, self.end), self.end
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """One row a task that arrived."""
+        return self._saved("tasks") if self.directory else tasks_table(self.record, self.modes, self.bound)
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row a launch."""
+        return self._saved("launches") if self.directory else launches_table(self.record, self.modes)
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """One row a device (the cores of a node are one), over the window."""
+        return self._saved("devices") if self.directory else devices_table(self.record, self.usage)
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """Waiting, running and busy over the whole run, as steps; `timeline_by` has it per type or node."""
+        return self._saved("timeline") if self.directory else timeline_table(self.record, self.modes)
+
+    def timeline_by(self, by: str) -> pd.DataFrame:
+        """The timeline with columns for each device "type" or "node" besides."""
+        if by not in ("type", "node"):
+            raise UsageError(f'a timeline is split by "type" or "node", not by "{by}"')
+        return timeline_table(self.record, self.modes, by)
+
+    @cached_property
+    def usage(self) -> Usage:
+        return usage(self.record, self.modes, *self.window)
+
+    @cached_property
+    def measured(self) -> metrics.Measured:
+        return metrics.Measured(self)
+
+    def _saved(self, table: str) -> pd.DataFrame:
+        assert self.directory is not None
+        return pd.read_parquet(self.directory / f"{table}.parquet")
+
+    # Metrics ----------------------------------------------------------------------------------------------
+
+    def metric(self, name: str) -> float:
+        """The value of one metric; UnknownName with a suggestion if there is none of that name."""
+        function = metrics.metric(name, self.bound)
+        if name not in self._values:
+            self._values[name] = function(self.measured)
+        return self._values[name]
+
+    def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """Metrics by name; those of the summary if none are named."""
+        chosen = metrics.summary_names(self.bound) if names is None else names
+        return {name: self.metric(name) for name in chosen}
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """The metrics of every summary: index `metric`, column `value`."""
+        values = self.values()
+        return pd.DataFrame(
+            {"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float
+        )
+
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...)."""
+        if group not in self.tasks.columns:
+            raise UsageError(
+                f'tasks have no column "{group}" to group by; there are {", ".join(self.tasks.columns)}'
+            )
+        known = [name for name in metrics.summary_names(self.bound) if name not in metrics.RUN_ONLY]
+        chosen = known if names is None else list(names)
+        for name in chosen:
+            metrics.metric(name, self.bound)
+            if name in metrics.RUN_ONLY:
+                raise UsageError(f"{name} is a metric of the whole run, not of a group of tasks")
+        rows = {}
+        for value, frame in self.measured.tasks.groupby(group, sort=True, observed=True):
+            run = metrics.Measured(self, frame)
+            rows[value] = metrics.evaluate(run, chosen, self.bound)
+        return pd.DataFrame.from_dict(rows, orient="index", columns=chosen).rename_axis(group)
+
+    def interval(self, metric: str, confidence: float = 0.95) -> Interval:
+        """Always refused: one run tells nothing about the spread of its own metrics."""
+        metrics.metric(metric, self.bound)
+        raise UsageError(
+            f"one run has no interval for {metric}: its tasks depend on one another. "
+            "Ask for replications (replications=10, or --replications 10)."
+        )
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What a reader must know before believing the figures."""
+        found = []
+        if self.error:
+            found.append(f"the run failed, these are its tables up to then: {self.error}")
+        total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
+        if total and unfinished > UNFINISHED_WARNING * total:
+            found.append(
+                f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
+                "means leave them out, so they are too good"
+            )
+        if not total:
+            found.append("no task arrived in the window")
+        return found
+
+    # Showing and saving -----------------------------------------------------------------------------------
+
+    def text(self, name: str) -> str:
+        """One value for people; `≥` where a percentile touches unfinished tasks."""
+        value = self.metric(name)
+        if math.isinf(value):
+            known = self.measured.known(name.rpartition("_")[0])
+            return f"≥ {known.max():.6g}" if len(known) else "∞"
+        return "-" if math.isnan(value) else f"{value:.6g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """{"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
+        return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
+
+    def save(self, directory: str | Path) -> Path:
+        """Write a run directory, whole or not at all; one that is there already is replaced."""
+        from sim.results.store import save
+
+        return save(self, Path(directory))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Result:
+        """A run from its directory; tables are read when asked for."""
+        from sim.results.store import load
+
+        return load(Path(directory))
+
+    def __repr__(self) -> str:
+        shown = [
+            "tasks",
+            "unfinished",
+            "wait_mean",
+            "response_mean",
+            "response_p95",
+            "makespan",
+            "gpu_utilisation",
+        ]
+        title = " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
+        lines = [f"{name:<18}{self.text(name)}" for name in shown]
+        return "\n".join([f"<Result {title}>", *lines, *(f"! {warning}" for warning in self.warnings)])
+
+
+def json_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as JSON can hold them."""
+    return {name: json_number(value) for name, value in values.items()}
+
+
+def json_number(value: Any) -> Any:
+    """NaN as null, infinities as the text "Infinity" (which float() reads), whole numbers as integers."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if math.isnan(value):
+        return None
+    return ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else float(value)

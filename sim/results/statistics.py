@@ -1,0 +1,105 @@
+"""Intervals for means over replications, and tests for several of them at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from sim.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval for the expectation of a replication's value of one metric (Student t).
+
+    Of a percentile: for the expectation of the replication's percentile.
+    """
+
+    metric: str
+    mean: float
+    low: float
+    high: float
+    confidence: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+    def covers(self, value: float) -> bool:
+        """Does the interval contain the value?"""
+        return bool(self.low <= value <= self.high)
+
+    def __str__(self) -> str:
+        return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({self.confidence:.0%}, n = {self.n})"
+
+
+def student_interval(
+    values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = ""
+) -> Interval:
+    """The t interval of independent values; low and high are NaN for fewer than two or for infinite ones."""
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    array = np.asarray(values, dtype=np.float64)
+    array = array[~np.isnan(array)]
+    count = len(array)
+    mean = float(array.mean()) if count else math.nan
+    if count < 2 or not np.isfinite(array).all():
+        return Interval(metric, mean, math.nan, math.nan, confidence, count)
+    half = float(stats.t.ppf(0.5 + confidence / 2, count - 1)) * deviation(array) / math.sqrt(count)
+    return Interval(metric, mean, mean - half, mean + half, confidence, count)
+
+
+def deviation(values: np.ndarray) -> float:
+    """Sample standard deviation; NaN where it is not defined."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return math.nan
+    return float(values.std(ddof=1))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean paired difference with its interval at the level at which Holm's procedure tested it."""
+
+    mean: float
+    half_width: float
+    p: float
+    significant: bool
+    n: int
+
+
+def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[Difference]:
+    """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
+
+    The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
+    is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows
+    the first that fails keeps that level.
+    """
+    found = []
+    for values in pairs:
+        count, mean = len(values), float(values.mean()) if len(values) else math.nan
+        error = deviation(values) / math.sqrt(count) if count >= 2 else math.nan
+        if math.isnan(error):
+            p = math.nan
+        elif error == 0:
+            p = 1.0 if mean == 0 else 0.0
+        else:
+            p = float(2 * stats.t.sf(abs(mean) / error, count - 1))
+        found.append((mean, error, p, count))
+    testable = sorted(
+        (i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2]
+    )
+    result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
+    level, holds = 0.0, True
+    for step, index in enumerate(testable):
+        mean, error, p, count = found[index]
+        if holds:
+            level = (1 - confidence) / (len(testable) - step)
+            holds = p <= level
+        half = float(stats.t.ppf(1 - level / 2, count - 1)) * error
+        result[index] = Difference(mean, half, p, holds, count)
+    return result

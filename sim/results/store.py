@@ -1,0 +1,220 @@
+"""Run directories: resolved scenario, seed, versions, Parquet tables, summary; written whole or not at all.
+
+    run.json            name, seed, replication, policy, window, versions, warnings, error
+    scenario.yaml       the resolved scenario
+    summary.json        what `--json` prints
+    tasks.parquet       and launches, devices, timeline
+    record/             what the engine wrote down, for `explain` and metrics that were not asked for yet
+
+Nothing in it tells when or where the run was made: the same run gives the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.model.record import Record, RunInput
+
+if TYPE_CHECKING:
+    from sim.results.result import Result
+
+MARK = "run.json"
+TABLES = ("tasks", "launches", "devices", "timeline")
+_PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
+_COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
+_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, the platform and the packages that decide what a run gives."""
+    found = {"python": platform.python_version(), "platform": platform.machine()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:
+    """Have `write` fill a temporary sibling, then put it in the target's place.
+
+    A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
+    """
+    if target.exists() or target.is_symlink():
+        ours = (
+            target.is_dir()
+            and not target.is_symlink()
+            and ((target / mark).is_file() or not any(target.iterdir()))
+        )
+        if not ours:
+            raise UsageError(f"{target} exists and is not a run directory; it was not touched")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a result is as readable as any other file
+        write(fresh)
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            target.rename(old / "old")
+            fresh.rename(target)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return target
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def save(result: Result, target: Path) -> Path:
+    """See `Result.save`."""
+
+    def write(folder: Path) -> None:
+        for name in TABLES:
+            _storable(getattr(result, name)).to_parquet(folder / f"{name}.parquet", index=False)
+        (folder / "summary.json").write_text(_json(result.to_json()), encoding="utf-8")
+        if result.scenario is not None:
+            (folder / "scenario.yaml").write_text(result.scenario, encoding="utf-8")
+        _save_record(result.record, folder / "record")
+        (folder / MARK).write_text(_json(_description(result)), encoding="utf-8")
+
+    return write_directory(target, write)
+
+
+def _storable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of mixed objects (ids of several kinds) as text: Parquet columns have one type."""
+    mixed = [
+        name
+        for name in frame.columns
+        if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")
+    ]
+    return frame.assign(**{name: frame[name].map(str) for name in mixed}) if mixed else frame
+
+
+def _description(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "seed": result.seed,
+        "replication": result.replication,
+        "policy": result.policy,
+        "warmup": result.warmup,
+        "horizon": None if math.isinf(result.horizon) else result.horizon,
+        "end": result.end,
+        "bound": result.bound,
+        "warnings": result.warnings,
+        "error": result.error,
+        "versions": versions(),
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _save_record(record: Record, folder: Path) -> None:
+    folder.mkdir()
+    names = [*_COLUMNS, *(name for name in _OPTIONAL if getattr(record, name) is not None)]
+    columns = {name: getattr(record, name) for name in names}
+    # A closed loop writes the arrivals while it runs; a rebuilt input would not have them.
+    columns["arrival"] = record.input.tasks.arrival
+    pd.DataFrame(columns).to_parquet(folder / "tasks.parquet", index=False)
+    if record.launches is not None:
+        pd.DataFrame(record.launches).to_parquet(folder / "launches.parquet", index=False)
+    rest = {
+        "end": record.end,
+        "places": record.places,
+        "reasons": [[int(task), text] for task, text in record.reasons.items()],
+        "device_log": record.device_log,
+        "holds": record.holds,
+        "stats": record.stats,
+    }
+    text = json.dumps(rest, default=lambda value: value.item())
+    (folder / "rest.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load(directory: Path) -> Result:
+    """See `Result.load`."""
+    from sim.results.result import Result
+
+    try:
+        about = json.loads((directory / MARK).read_text(encoding="utf-8"))
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UsageError(f"{directory} is not a run directory: {problem}") from None
+    scenario = directory / "scenario.yaml"
+    text = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
+    names = ("name", "seed", "replication", "policy", "error", "bound")
+    result = Result(None, scenario=text, **{name: about[name] for name in names})
+    result.directory = directory
+    result.__dict__.update(
+        warmup=about["warmup"],
+        end=about["end"],
+        horizon=math.inf if about["horizon"] is None else about["horizon"],
+    )
+    result._values.update(
+        {name: math.nan if value is None else float(value) for name, value in summary.items()}
+    )
+    return result
+
+
+def load_record(directory: Path) -> Record:
+    """The record of a run directory, with its input rebuilt from the saved scenario."""
+    about = json.loads((directory / MARK).read_text(encoding="utf-8"))
+    record = directory / "record"
+    columns = {
+        str(name): values.to_numpy() for name, values in pd.read_parquet(record / "tasks.parquet").items()
+    }
+    rest = json.loads((record / "rest.json").read_text(encoding="utf-8"))
+    launches = None
+    if (record / "launches.parquet").is_file():
+        frame = pd.read_parquet(record / "launches.parquet")
+        launches = {str(name): values.to_numpy() for name, values in frame.items()}
+    run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"])
+    if len(run.tasks) != len(columns["status"]):
+        raise UsageError(
+            f"{directory}: the scenario gives {len(run.tasks)} tasks now but the run had {len(columns['status'])}; "
+            f"it was made with {about['versions']}"
+        )
+    run.tasks.arrival = columns.pop("arrival").copy()
+    return Record(
+        input=run,
+        end=rest["end"],
+        **columns,
+        places=[
+            (tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]
+        ],
+        reasons=dict(rest["reasons"]),
+        launches=launches,
+        device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
+        holds=[(time, task, cause) for time, task, cause in rest["holds"]],
+        stats=rest["stats"],
+    )
+
+
+def rebuild_input(path: Path, seed: int, replication: int) -> RunInput:
+    """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room."""
+    if not path.is_file():
+        raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
+    from sim.scenario.scenario import Scenario
+
+    run: RunInput = Scenario.load(path).build(seed, replication)
+    return run

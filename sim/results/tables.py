@@ -1,0 +1,184 @@
+"""The table of tasks, derived from a Record without a Python step per task.
+
+Columns and their meanings are those of docs ("Result tables", "Metrics"); the other tables are in `launches`
+(one row a launch) and `usage` (devices, timeline).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
+from sim.results.launches import Places, categorical, launch_numbers
+from sim.results.modes import ModeTable, exclusive_time, transfer_bytes
+
+SLOWDOWN_BOUND = 10.0
+"""Seconds: shorter tasks count as this long in the bounded slowdown."""
+
+
+def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
+    """The column of the bounded slowdown: the bound shows in its name."""
+    return f"bounded_slowdown_{bound:g}s"
+
+
+def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
+    """One row a task that arrived, in order of arrival.
+
+    `response`, `slowdown`, `bounded_slowdown` and `held` are of completed tasks, NaN otherwise; `wait` is of
+    tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
+    remainder, with float noise (relative 1e-12 of the clock) taken for 0.
+    `finish` of a task that was rejected, expired or failed is when that happened.
+    `met_deadline` is missing where there is no deadline, and False for whatever did not complete in time.
+    """
+    tasks = record.input.tasks
+    rows = _Rows(record)
+    places = Places(record)
+    status = rows(record.status)
+    completed = status == COMPLETED
+    arrival, ready, start, finish = (
+        rows.copy(a) for a in (tasks.arrival, record.ready, record.start, record.finish)
+    )
+    wait = start - ready
+    response = np.where(completed, finish - arrival, np.nan)
+    alone = rows(exclusive_time(table, *transfer_bytes(tasks)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slowdown = response / alone
+        bounded = response / np.maximum(alone, bound)
+    np.maximum(bounded, 1.0, out=bounded)
+    del alone
+    upload, compute, download = _stages(record, rows, start, finish, status)
+    held = _held(start, finish, completed, upload, compute, download, record.compute is None)
+    codes = table.codes(tasks.shape, record.mode)
+    where = rows(record.place)
+    place, node = places.names(where), places.node_names(where)
+    columns: dict[str, Any] = {
+        "id": rows(np.arange(len(tasks))) if tasks.id is None else rows.copy(np.asarray(tasks.id)),
+        "class": categorical(rows.codes(tasks.class_code), tasks.classes),
+        "user": categorical(rows.codes(tasks.user_code), tasks.users),
+        "arrival": arrival,
+        "ready": ready,
+        "start": start,
+        "finish": finish,
+        "wait": wait,
+        "response": response,
+        "slowdown": slowdown,
+        bound_name(bound): bounded,
+        "device_type": categorical(rows(codes), [mode.type.name for mode in table.modes]),
+        "device": categorical(place[0][where], place[1]),
+        "node": categorical(node[0][where], node[1]),
+        "batch": _batch(record, rows),
+        "upload": upload,
+        "compute": compute,
+        "download": download,
+        "held": held,
+        "status": categorical(status, [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]),
+        "reason": _reasons(record, rows),
+        "preemptions": rows.counts(record.preemptions),
+        "migrations": rows.counts(record.migrations),
+    }
+    deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
+    columns["deadline"] = deadline
+    columns["met_deadline"] = pd.arrays.BooleanArray(completed & (finish <= deadline), np.isnan(deadline))
+    columns["energy_j"] = _energy(record, rows, codes, compute, table)
+    for name, values in tasks.extra.items():
+        # A source's column never hides one of ours.
+        columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))
+    # copy=False: a million rows of consolidated copies would double the memory of a run.
+    return pd.DataFrame(columns, copy=False)
+
+
+class _Rows:
+    """Takes the rows that arrived; without closed loops these are all and nothing is copied."""
+
+    def __init__(self, record: Record):
+        absent = record.status == NOT_ARRIVED
+        self.chosen = np.flatnonzero(~absent) if absent.any() else None
+        self.count = len(record.status) if self.chosen is None else len(self.chosen)
+
+    def __call__(self, column: np.ndarray) -> np.ndarray:
+        return column if self.chosen is None else column[self.chosen]
+
+    def copy(self, column: np.ndarray) -> np.ndarray:
+        """The same, never sharing memory with the record."""
+        return column.copy() if self.chosen is None else column[self.chosen]
+
+    def counts(self, column: np.ndarray | None) -> np.ndarray:
+        if column is None:
+            return np.zeros(self.count, np.int32)
+        return self(column).astype(np.int32)
+
+    def codes(self, column: np.ndarray | None) -> np.ndarray:
+        return np.zeros(self.count, np.int8) if column is None else self(column)
+
+
+def _stages(
+    record: Record, rows: _Rows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of upload, compute and download; what never started has 0, what still runs up to the end."""
+    if record.compute is None:
+        compute = np.where(status == UNFINISHED, record.end, finish)
+        compute -= start
+        compute[np.isnan(compute)] = 0.0
+    else:
+        compute = np.nan_to_num(rows(record.compute))
+    transfers = (record.upload, record.download)
+    upload, download = (np.zeros(rows.count) if c is None else np.nan_to_num(rows(c)) for c in transfers)
+    return upload, compute, download
+
+
+def _held(
+    start: np.ndarray, finish: np.ndarray, completed: np.ndarray,
+    upload: np.ndarray, compute: np.ndarray, download: np.ndarray, plain: bool,
+) -> np.ndarray:  # fmt: skip
+    if plain:
+        return np.where(completed, 0.0, np.nan)
+    held = finish - start
+    held -= upload
+    held -= compute
+    held -= download
+    # Stage times are differences and sums of clock readings: noise is relative to the clock.
+    held[np.abs(held) <= 1e-12 * np.maximum(1.0, np.abs(finish))] = 0.0
+    held[~completed] = np.nan
+    return held
+
+
+def _batch(record: Record, rows: _Rows) -> Any:
+    if record.batch is None:
+        missing = np.ones(rows.count, bool)
+        return pd.arrays.IntegerArray(np.zeros(rows.count, np.int32), missing)
+    batch = rows(record.batch)
+    return pd.arrays.IntegerArray(batch.astype(np.int32), batch < 0)
+
+
+def _reasons(record: Record, rows: _Rows) -> pd.Categorical:
+    codes = np.full(len(record.status), -1, np.int32)
+    known: dict[str, int] = {}
+    if record.reasons:
+        codes[list(record.reasons)] = [known.setdefault(text, len(known)) for text in record.reasons.values()]
+    return categorical(rows(codes), list(known))
+
+
+def _energy(
+    record: Record, rows: _Rows, codes: np.ndarray, compute: np.ndarray, table: ModeTable
+) -> np.ndarray:
+    """Joules above idle of work that counted; members of a batch share theirs equally."""
+    if record.energy is not None:
+        return np.nan_to_num(rows(record.energy))
+    if not table.dynamic_watts.any():
+        return np.zeros(rows.count)
+    energy = compute * table.dynamic_watts[rows(codes)]
+    members = batch_members(record)
+    return energy if members is None else energy / rows(members)
+
+
+def batch_members(record: Record) -> np.ndarray | None:
+    """How many tasks shared each task's last launch (1 where none); None where no launch had several."""
+    if record.batch is None or record.launches is None or "members" not in record.launches:
+        return None
+    number = launch_numbers(record.launches)
+    members = np.ones(int(number.max(initial=0)) + 1, np.int64)
+    members[number] = record.launches["members"]
+    return np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])

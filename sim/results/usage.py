@@ -1,0 +1,262 @@
+"""What devices did in a window of time: busy, allocated, up, asleep, and the energy of it; and the timeline.
+
+Conventions: a launch *allocates* its devices from the decision to its end and makes them *busy* while it
+computes, both times its share.  Cores held by a GPU mode are allocated, not busy.  A device is *up* unless it
+failed or sleeps (waking counts as up: it draws idle power).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sim.model.cluster import MILLI
+from sim.model.record import Record
+from sim.results.launches import Launches, Places, launches_of
+from sim.results.modes import ModeTable
+
+
+@dataclass
+class Usage:
+    """Columns, one entry a device of the cluster, over one window.
+
+    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle, for
+    work that counted, `wasted` the same for work that was lost.
+    """
+
+    low: float
+    high: float
+    count: np.ndarray
+    """Cores of a CPU, 1 for an accelerator."""
+    up: np.ndarray
+    asleep: np.ndarray
+    busy: np.ndarray
+    allocated: np.ndarray
+    launches: np.ndarray
+    dynamic: np.ndarray
+    wasted: np.ndarray
+    idle: np.ndarray
+    sleep: np.ndarray
+    watts_at_end: float
+    """Of all devices together when they do nothing, in the states in which the run left them."""
+
+
+def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
+    """All devices over [low, high)."""
+    cluster = record.input.cluster
+    devices = len(cluster.devices)
+    count = np.array(
+        [cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float
+    )
+    powers = [device.type.power for device in cluster.devices]
+    up, asleep, awake_at_end, asleep_at_end = _states(record, low, high)
+    watts_idle = np.array([power.idle for power in powers]) * count
+    watts_sleep = np.array([power.sleep for power in powers]) * count
+    launches, places = launches_of(record, table), Places(record)
+
+    held = overlap(launches.decided, launches.end, low, high)
+    cores, share = table.cores[launches.mode], table.share[launches.mode]
+    allocated = _allocated(record, launches, places, held, share, low, high)
+    allocated += places.spread(launches.place, held * cores, devices, to_hosts=True)
+    begun = (launches.decided >= low) & (launches.decided < high)
+    number = places.spread(launches.place, begun.astype(np.float64), devices)
+    del held, begun, cores, share
+
+    per_device = np.where(table.on_cpu, 1, table.column(lambda mode: max(1, mode.gpus)))[launches.mode]
+    part = _inside(launches, low, high) / per_device
+    busy = places.spread(launches.place, launches.busy * part, devices)
+    energy = launches.energy * part
+    wasted = np.zeros(devices)
+    if launches.lost is not None and launches.lost.any():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lost = np.where(launches.busy > 0, np.minimum(launches.lost / launches.busy, 1.0), 0.0)
+        wasted = places.spread(launches.place, energy * lost, devices)
+        energy -= energy * lost
+    return Usage(
+        low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=allocated, launches=number,
+        dynamic=places.spread(launches.place, energy, devices), wasted=wasted,
+        idle=watts_idle * up, sleep=watts_sleep * asleep,
+        watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
+    )  # fmt: skip
+
+
+def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Seconds of [begin, end) inside [low, high); 0 where one is NaN."""
+    span = np.minimum(end, high)
+    span -= np.maximum(begin, low)
+    np.nan_to_num(span, copy=False)
+    return np.maximum(span, 0.0, out=span)
+
+
+def _inside(launches: Launches, low: float, high: float) -> np.ndarray:
+    """The part of each launch's compute stage that lies in the window, 0 to 1."""
+    length = launches.compute_end - launches.compute_start
+    inside = overlap(launches.compute_start, launches.compute_end, low, high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(length > 0, inside / length, 0.0)
+
+
+def _allocated(
+    record: Record,
+    launches: Launches,
+    places: Places,
+    held: np.ndarray,
+    share: np.ndarray,
+    low: float,
+    high: float,
+) -> np.ndarray:
+    """Seconds × share taken of each accelerator, at most all of it however many streams it has."""
+    devices = record.input.cluster.devices
+    result = places.spread(launches.place, held * share, len(devices))
+    many = np.array([device.type.streams > 1 for device in devices])
+    if not many.any() or not len(launches):
+        return result
+    chosen = np.flatnonzero(share > 0)
+    sizes = places.sizes[launches.place[chosen]]
+    first = np.concatenate([[0], np.cumsum(places.sizes)])[launches.place[chosen]]
+    launch = np.repeat(chosen, sizes)
+    within = np.arange(len(launch)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    device = places.flat[np.repeat(first, sizes) + within]
+    launch, device = launch[many[device]], device[many[device]]
+    # Sweep over each device's takings and givings back: the sum of shares, cut at one.
+    when = np.clip(np.concatenate([launches.decided[launch], launches.end[launch]]), low, high)
+    change = np.concatenate([share[launch], -share[launch]])
+    owner = np.concatenate([device, device])
+    order = np.lexsort((when, owner))
+    when, owner = when[order], owner[order]
+    level = np.minimum(np.cumsum(change[order]), 1.0)  # a device's changes sum to 0
+    span = np.diff(when, append=0.0)
+    span[np.append(owner[1:] != owner[:-1], True)] = 0.0
+    result[many] = np.bincount(owner, weights=level * span, minlength=len(devices))[many]
+    return result
+
+
+_STATES = {"sleep": "asleep", "wake": "up", "awake": "up", "down": "down", "up": "up"}
+
+
+def _states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end."""
+    devices = len(record.input.cluster.devices)
+    seconds = {
+        "up": np.full(devices, max(high - low, 0.0)),
+        "asleep": np.zeros(devices),
+        "down": np.zeros(devices),
+    }
+    state = ["up"] * devices
+    for time, device, what, _ in record.device_log:
+        if what not in _STATES:
+            continue
+        # Each change moves what is left of the window from one state to the other.
+        left = high - min(max(time, low), high)
+        seconds[state[device]][device] -= left
+        state[device] = _STATES[what]
+        seconds[state[device]][device] += left
+    at_end = np.array(state)
+    return seconds["up"], seconds["asleep"], at_end == "up", at_end == "asleep"
+
+
+def devices_table(record: Record, use: Usage) -> pd.DataFrame:
+    """One row a device (the cores of a node are one), over the window of `use`.
+
+    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
+    `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work.
+    """
+    cluster = record.input.cluster
+    kept = np.flatnonzero(use.count > 0)
+    devices = [cluster.devices[index] for index in kept]
+    up = use.up * use.count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        utilisation, allocation = use.busy / up, use.allocated / up
+    columns = {
+        "busy": use.busy,
+        "allocated": use.allocated,
+        "up": up,
+        "asleep": use.asleep * use.count,
+        "utilisation": utilisation,
+        "allocation": allocation,
+        "launches": use.launches.astype(np.int64),
+        "energy_j": use.dynamic + use.wasted + use.idle + use.sleep,
+        "energy_tasks_j": use.dynamic,
+        "energy_wasted_j": use.wasted,
+        "energy_idle_j": use.idle,
+        "energy_sleep_j": use.sleep,
+    }
+    names = {
+        "device": [device.name for device in devices],
+        "type": pd.Categorical([device.type.name for device in devices]),
+        "kind": pd.Categorical([device.type.kind for device in devices]),
+        "node": pd.Categorical([cluster.nodes[device.node].name for device in devices]),
+        "count": use.count[kept].astype(np.int64),
+    }
+    return pd.DataFrame(names | {name: values[kept] for name, values in columns.items()})
+
+
+def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> pd.DataFrame:
+    """The state of the system as steps: each row holds from its `time` to the next row's.
+
+    `waiting` are tasks that are ready and not in a launch, `running` those whose launch has begun its first
+    stage.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares.
+    `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
+    without GPUs: cores).
+    """
+    launches, places = launches_of(record, table), Places(record)
+    ready = record.ready
+    there = np.flatnonzero(~np.isnan(ready))
+    # What is still there at the end leaves after the last row.
+    gone = np.where(np.isnan(record.finish), np.inf, record.finish)[there]
+    ended = np.where(launches.open, np.inf, launches.end)
+    began = np.where(np.isnan(launches.start), ended, launches.start)
+    computed = np.where(np.isnan(launches.compute_start), ended, launches.compute_start)
+    finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
+    finished[launches.open & (finished == record.end)] = np.inf
+    grid = np.concatenate(
+        [[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]]
+    )
+    grid = np.unique(grid[grid <= record.end])
+
+    def steps(begin: np.ndarray, end: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+        size = len(grid) + 1
+        rises = np.bincount(np.searchsorted(grid, begin), weights=weight, minlength=size)
+        falls = np.bincount(np.searchsorted(grid, end), weights=weight, minlength=size)
+        return np.cumsum(rises - falls)[: len(grid)]
+
+    members = None if launches.members is None else launches.members.astype(np.float64)
+    running = steps(began, ended, members)
+    # Thousandths and millionths are whole numbers, so the sums below are exact.
+    cores = np.where(table.on_cpu, table.column(lambda mode: mode.cpus), 0.0)[launches.mode]
+    gpus = table.column(lambda mode: mode.gpus * mode.share)[launches.mode]
+    columns = {
+        "time": grid,
+        "waiting": (steps(ready[there], gone) - running).astype(np.int64),
+        "running": running.astype(np.int64),
+        "busy_cores": steps(computed, finished, cores) / MILLI,
+        "busy_gpus": steps(computed, finished, gpus) / 1e6,
+        "allocated_gpus": steps(launches.decided, ended, gpus) / 1e6,
+    }
+    if by is not None:
+        amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
+        for name, weight in _groups(record, table, launches, places, amount, by):
+            columns[f"busy.{name}"] = steps(computed, finished, weight)
+            columns[f"allocated.{name}"] = steps(launches.decided, ended, weight)
+    return pd.DataFrame(columns, copy=False)
+
+
+def _groups(
+    record: Record, table: ModeTable, launches: Launches, places: Places, amount: np.ndarray, by: str
+) -> list[tuple[str, np.ndarray]]:
+    """Weight of every launch in each group, by name; a launch over several nodes is spread over them."""
+    if by == "type":
+        names = list(dict.fromkeys(mode.type.name for mode in table.modes))
+        number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]
+        return [(name, np.where(number == code, amount, 0.0)) for code, name in enumerate(names)]
+    cluster = record.input.cluster
+    node_of = np.array([device.node for device in cluster.devices])[places.flat]
+    groups = []
+    for node in cluster.nodes:
+        part = (
+            np.bincount(places.owner, weights=(node_of == node.index), minlength=places.count) / places.sizes
+        )
+        groups.append((node.name, amount * part[launches.place]))
+    return groups

@@ -1,0 +1,119 @@
+"""From the `cluster:` part of a scenario to a `Cluster`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
+from sim.scenario import cluster_schema as schema
+from sim.scenario.document import Document, Path_
+
+
+def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
+    """The cluster; ScenarioError for one without devices or with contradictory types and names."""
+    problems: list[Problem] = []
+    known: dict[str, tuple[DeviceType, str]] = {}
+    names: dict[str, str] = {}
+    specs = []
+    for number, nodes in enumerate(cluster.nodes):
+        path: Path_ = ("cluster", "nodes", number)
+        spec = _spec(nodes)
+        parts = [("cpu", spec.cpu_type)] + [("gpus", device) for device, _ in spec.accelerators]
+        for key, device in parts:
+            first, where = known.setdefault(device.name, (device, ".".join(map(str, path))))
+            if first != device:
+                problems.append(document.problem((*path, key), _two_ways(device, first, where)))
+        # Equal types are one object: modes and devices are matched by identity.
+        merged = tuple((known[device.name][0], count) for device, count in spec.accelerators)
+        spec = replace(spec, cpu_type=known[spec.cpu_type.name][0], accelerators=merged)
+        specs.append(spec)
+        for name in _names(spec):
+            if name in names:
+                problems.append(document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}'))
+                break
+            names[name] = ".".join(map(str, path))
+    if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
+        problems.append(document.problem(("cluster", "nodes"), "the cluster has no devices: no core and no GPU"))
+    if problems:
+        raise ScenarioError(problems)
+    return Cluster(specs)
+
+
+def _names(spec: NodeSpec) -> list[str]:
+    if spec.name is None:
+        return []
+    return [spec.name] if spec.count == 1 else [f"{spec.name}{copy}" for copy in range(spec.count)]
+
+
+def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
+    differing = [name for name in ("kind", "speed", "memory", "streams", "link", "sharing", "power", "multiprocessors",
+                                   "peak") if getattr(device, name) != getattr(first, name)]  # fmt: skip
+    keys = " and ".join({"link": "pcie"}.get(name, name) for name in differing)
+    return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
+
+
+def _spec(nodes: schema.Nodes) -> NodeSpec:
+    accelerators = []
+    for accelerator in (*nodes.gpus, *nodes.accelerators):
+        accelerators.append((_type(accelerator, nodes.pcie), accelerator.count))
+    switch = nodes.pcie.switch
+    network = nodes.network
+    return NodeSpec(
+        cpus=nodes.cpus,
+        memory=nodes.memory,
+        accelerators=tuple(accelerators),
+        count=nodes.count,
+        name=nodes.name,
+        cpu_type=DeviceType(
+            nodes.cpu.type, kind="cpu", speed=nodes.cpu.speed, power=_power(nodes.cpu.power), peak=nodes.cpu.peak
+        ),
+        switch_size=switch.size if switch else None,
+        switch=_link(switch) if switch else Link(),
+        network=_directions(
+            network.out if network.out is not None else network.upload,
+            network.into if network.into is not None else network.download,
+            network,
+        ),
+        rack=nodes.rack,
+    )
+
+
+def _type(accelerator: schema.Accelerator, pcie: schema.Pcie) -> DeviceType:
+    sharing = accelerator.sharing
+    return DeviceType(
+        accelerator.type,
+        kind=accelerator.kind or "gpu",
+        speed=accelerator.speed,
+        memory=accelerator.memory,
+        streams=accelerator.streams,
+        link=_link(accelerator.pcie or pcie),
+        sharing=Sharing(
+            sharing.kind,
+            sharing.switch_cost,
+            sharing.interference,
+            tuple(tuple(layout) for layout in sharing.layouts),
+            sharing.reconfigure,
+        ),
+        power=_power(accelerator.power),
+        multiprocessors=accelerator.multiprocessors,
+        peak=accelerator.peak,
+    )
+
+
+def _power(power: schema.Power) -> Power:
+    return Power(power.idle, power.busy, power.sleep, power.wake)
+
+
+def _link(link: schema.Link) -> Link:
+    return _directions(link.upload, link.download, link)
+
+
+def _directions(upload: float | None, download: float | None, link: Any) -> Link:
+    """A direction that is not given is as fast as the other; neither given: no limit."""
+    given = Link(latency=link.latency, duplex=link.duplex)
+    first = upload if upload is not None else download
+    second = download if download is not None else upload
+    return replace(given, upload=math.inf if first is None else first, download=math.inf if second is None else second)

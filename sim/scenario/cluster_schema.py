@@ -1,0 +1,185 @@
+"""The `cluster:` part of a scenario: nodes, accelerators, links, power, and ways of sharing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from sim.errors import UnknownName
+from sim.model.units import Bytes, BytesPerSecond, Fraction, Seconds, Watts
+from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole
+from sim.workload import roofline
+from sim.workload.roofline import Peak
+
+
+def _peak(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return roofline.device(value)
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+
+
+NamedPeak = Annotated[Peak, Short(_peak, {"type": "string", "enum": sorted(roofline.DEVICES)})]
+"""What the cost model knows of a device: figures, or the name of a known device."""
+
+
+class Power(Model):
+    """Watts of a device (of a CPU: of one core) and its wake-up delay."""
+
+    idle: Watts = 0.0
+    busy: Watts = 0.0
+    sleep: Watts = 0.0
+    wake: Seconds = 0.0
+
+
+class Sharing(Model):
+    """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
+
+    kind: Literal["exclusive", "timeslice", "mps", "mig"]
+    switch_cost: Fraction = 0.0
+    interference: NotNegative = 0.0
+    layouts: list[list[Positive]] = Field(default=[[1.0]], min_length=1)
+    reconfigure: Seconds = 0.0
+
+    @field_validator("switch_cost")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 <= value < 1:
+            raise ValueError(f"switch_cost is a share from 0 to below 1, not {value:g}")
+        return value
+
+    @field_validator("layouts")
+    @classmethod
+    def _fit(cls, value: list[list[float]]) -> list[list[float]]:
+        for layout in value:
+            if not layout or sum(layout) > 1 + 1e-6:
+                raise ValueError(f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}")
+        return value
+
+
+class Link(Model):
+    """Bandwidth per direction; a direction that is not given has that of the other."""
+
+    upload: BytesPerSecond | None = None
+    download: BytesPerSecond | None = None
+    latency: Seconds = 0.0
+    duplex: Literal["full", "half"] = "full"
+
+    @field_validator("upload", "download")
+    @classmethod
+    def _above_zero(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("a bandwidth must be above 0")
+        return value
+
+
+class Switch(Link):
+    """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
+
+    size: Count
+
+
+class Pcie(Link):
+    """The way of each accelerator to its host, and the switch it may share."""
+
+    switch: Switch | None = None
+
+
+class Network(Model):
+    """A node's way to all others; `out` and `in`, or the same as upload and download."""
+
+    out: BytesPerSecond | None = None
+    into: BytesPerSecond | None = Field(None, alias="in")
+    upload: BytesPerSecond | None = None
+    download: BytesPerSecond | None = None
+    latency: Seconds = 0.0
+    duplex: Literal["full", "half"] = "full"
+
+    @model_validator(mode="after")
+    def _once(self) -> Network:
+        for first, second, words in ((self.out, self.upload, "out and upload"), (self.into, self.download, "in and download")):
+            if first is not None and second is not None:
+                raise ValueError(f"{words} mean the same; give one of them")
+        if 0 in (self.out, self.into, self.upload, self.download):
+            raise ValueError("a bandwidth must be above 0")
+        return self
+
+
+class Accelerator(Model):
+    """`count` equal accelerators of a node."""
+
+    type: Name
+    count: Whole = 1
+    kind: Name | None = None
+    speed: Positive = 1.0
+    memory: Bytes | None = None
+    streams: Count = 1
+    pcie: Link | None = None
+    sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = Sharing(
+        kind="exclusive"
+    )
+    power: Power = Power()
+    multiprocessors: Count | None = None
+    peak: NamedPeak | None = None
+
+    @field_validator("type", "kind")
+    @classmethod
+    def _not_cpu(cls, value: str | None) -> str | None:
+        if value == "cpu":
+            raise ValueError('"cpu" means the cores of a node; an accelerator needs another name')
+        return value
+
+
+class Cpu(Model):
+    """The cores of a node, where they differ from the default."""
+
+    type: Name = "cpu"
+    speed: Positive = 1.0
+    power: Power = Power()
+    peak: NamedPeak | None = None
+
+    @field_validator("type")
+    @classmethod
+    def _not_gpu(cls, value: str) -> str:
+        if value == "gpu":
+            raise ValueError('"gpu" means the GPUs of a node; a CPU needs another name')
+        return value
+
+
+class Nodes(Model):
+    """`count` equal nodes."""
+
+    name: Name | None = None
+    count: Whole = 1
+    cpus: Whole = 0
+    memory: Bytes | None = None
+    cpu: Cpu = Cpu()
+    gpus: Annotated[list[Accelerator], OneOrMany] = []
+    accelerators: Annotated[list[Accelerator], OneOrMany] = []
+    pcie: Pcie = Pcie()
+    network: Network = Network()
+    rack: Name | None = None
+
+    @field_validator("accelerators")
+    @classmethod
+    def _of_a_kind(cls, value: list[Accelerator]) -> list[Accelerator]:
+        for accelerator in value:
+            if accelerator.kind is None:
+                raise ValueError(f'say of which kind "{accelerator.type}" is (kind: npu); GPUs stand under gpus')
+        return value
+
+
+class Cluster(Model):
+    """The machines."""
+
+    nodes: Annotated[list[Nodes], OneOrMany, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_a_trace(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "trace" in value:
+            raise ValueError("clusters from a trace are not available in this version; list the nodes")
+        return value

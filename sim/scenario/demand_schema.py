@@ -1,0 +1,264 @@
+"""What a task of a scenario demands: times, devices, memory, data, limits, and how much of it policies know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+
+from sim.errors import UnknownName
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.fields import Count, Flag, Model, Name, NotNegative, Number, OneOrMany, Positive, Short
+from sim.workload import profiles
+from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
+from sim.workload.roofline import Work
+
+GPU_TIME = "gpu_time."
+
+
+class Speedup(Model):
+    """`{speedup: 24}`: 24 × the drawn time of the reference mode (for `cpu_time` the GPU time)."""
+
+    speedup: Positive
+
+
+def _speedup_or_not(value: Any) -> str:
+    is_it = isinstance(value, Speedup) or (isinstance(value, dict) and "speedup" in value)
+    return "<speedup>" if is_it else "<distribution>"
+
+
+Time = Annotated[
+    Annotated[TimeDistribution, Tag("<distribution>")] | Annotated[Speedup, Tag("<speedup>")],
+    Discriminator(_speedup_or_not),
+]
+
+
+def _check_gpus(value: float | None) -> float | None:
+    if value is not None and value > 1 and value != int(value):
+        raise ValueError(f"{value:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole")
+    return value
+
+
+def _known_profile(name: str) -> str:
+    try:
+        profiles.profile(name)
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _efficiency(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"efficiency is a share above 0 and at most 1, not {value:g}")
+    return value
+
+
+class Factor(Model):
+    """`slo: {factor: 3}`: three times the task's fastest time."""
+
+    factor: Positive
+
+
+def _factor_or_not(value: Any) -> str:
+    return "<factor>" if isinstance(value, dict | Factor) else "<time>"
+
+
+Limit = Annotated[
+    Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)
+]
+
+
+class Stopping(Model):
+    """What stopping and resuming costs; see `sim.model.tasks.Stopping`."""
+
+    save: Seconds = 0.0
+    restore: Seconds = 0.0
+    state: Bytes = 0
+    interval: Seconds | None = None
+    preemptible: Flag = True
+
+    @field_validator("interval")
+    @classmethod
+    def _above_zero(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("checkpoints need an interval above 0")
+        return value
+
+
+def _unit_mean(value: Any) -> Any:
+    """An error without a mean has mean 1: estimates right on average."""
+    if isinstance(value, dict) and "distribution" in value and "cv" in value and "mean" not in value:
+        return {**value, "mean": 1}
+    return value
+
+
+class Estimates(Model):
+    """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
+
+    error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
+    factor: Positive = 1.0
+
+
+class User(Model):
+    """One of several users and its share of the arrivals."""
+
+    name: Name
+    weight: NotNegative = 1.0
+
+
+class Users(Model):
+    """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
+
+    count: Count
+    zipf: NotNegative = 0.0
+
+
+def _users(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"count": value}
+    if isinstance(value, list):
+        return [{"name": one} if isinstance(one, str | int) else one for one in value]
+    return value
+
+
+UserMix = Annotated[
+    Annotated[
+        Annotated[list[User], Field(min_length=1), Tag("<list>")] | Annotated[Users, Tag("<count>")],
+        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<count>"),
+    ],
+    Short(_users, {"type": "integer"}),
+]
+
+
+class TaskMode(Model):
+    """One way to run, in full: on which devices, for how long, and what it holds there."""
+
+    device: Name
+    time: Time
+    name: Name | None = None
+    cpus: NotNegative | None = None
+    gpus: Positive | None = None
+    memory: Bytes | None = None
+    gpu_memory: Bytes | None = None
+    span: Literal["node", "any"] | None = None
+    upload: Seconds | None = None
+    download: Seconds | None = None
+
+    _gpus = field_validator("gpus")(_check_gpus)
+
+
+class Demand(Model):
+    """What an entry of the workload and each of its classes may say; a class overrides its entry."""
+
+    class_: Name | None = Field(None, alias="class")
+    gpu_time: TimeDistribution | None = None
+    typed_gpu_time: dict[str, TimeDistribution] = Field(default={}, alias="gpu_time.*")
+    """`gpu_time.TYPE`, by the whole key."""
+    cpu_time: Time | None = None
+    modes: Annotated[list[TaskMode], OneOrMany, Field(min_length=1)] | None = None
+    scaling: dict[str, Positive] | None = None
+    work: Work | None = None
+    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    batch: Count | None = None
+    steps: NumberDistribution | None = None
+    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    cpus: NotNegative | None = None
+    gpus: Positive | None = None
+    memory: Bytes | None = None
+    gpu_memory: Bytes | None = None
+    span: Literal["node", "any"] | None = None
+    bytes_in: BytesDistribution | None = None
+    bytes_out: BytesDistribution | None = None
+    upload: Seconds | None = None
+    download: Seconds | None = None
+    deadline: Limit | None = None
+    slo: Limit | None = None
+    patience: TimeDistribution | None = None
+    priority: Number | None = None
+    user: Name | None = None
+    users: UserMix | None = None
+    estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
+    stopping: Stopping | None = None
+    reads: list[Name] | None = None
+    writes: list[Name] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_types(cls, value: Any) -> Any:
+        """`gpu_time.v100: ...` is a key of its own in the file and an entry of one field here."""
+        if not isinstance(value, dict):
+            return value
+        typed = {key: v for key, v in value.items() if isinstance(key, str) and key.startswith(GPU_TIME)}
+        if not typed:
+            return value
+        rest = {key: v for key, v in value.items() if key not in typed}
+        return {**rest, "gpu_time.*": typed}
+
+    _gpus = field_validator("gpus")(_check_gpus)
+
+    @field_validator("typed_gpu_time")
+    @classmethod
+    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in value:
+            if not key.removeprefix(GPU_TIME):
+                raise ValueError("gpu_time. needs the name of a GPU type after the dot")
+        return value
+
+    @field_validator("scaling")
+    @classmethod
+    def _whole_counts(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key in value or {}:
+            if not key.isdigit() or int(key) < 1:
+                raise ValueError(f'scaling maps whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; "{key}" is none')
+        if value is not None and not value:
+            raise ValueError("scaling needs at least one number of GPUs")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Demand:
+        for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work")):
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise ValueError(f"{first} and {second} cannot stand together; give one of them")
+        given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
+        if self.modes is not None and given:
+            raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
+        if self.profile is None:
+            for name in ("batch", "steps", "efficiency"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} belongs to a profile, and there is none here")
+        return self
+
+    @property
+    def limit(self) -> float | Factor | None:
+        """The relative deadline, under either of its names."""
+        return self.slo if self.slo is not None else self.deadline
+
+    @property
+    def has_times(self) -> bool:
+        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile)
+
+    def over(self, other: Demand) -> Demand:
+        """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""
+        values = {name: getattr(other, name) for name in Demand.model_fields}
+        given = self.model_fields_set & set(values)
+        for rivals in RIVALS:
+            if given & rivals:
+                values.update({name: Demand.model_fields[name].get_default() for name in rivals})
+        values.update({name: getattr(self, name) for name in given})
+        return Demand.model_construct(**values)
+
+
+RIVALS = (
+    frozenset({"deadline", "slo"}),
+    frozenset({"user", "users"}),
+    frozenset({"scaling", "gpus"}),
+)
+"""Keys that say the same in two ways: a class that gives one replaces both of its entry."""
+
+PROFILE_KEYS = ("profile", "batch", "steps", "efficiency")
+
+
+def profile_use(demand: Demand) -> profiles.ProfileUse:
+    """The profile that a demand names, with its parameters."""
+    values = {key: getattr(demand, key) for key in PROFILE_KEYS}
+    return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})

@@ -1,0 +1,326 @@
+"""Scenario files as plain data with positions: safe, bounded reading of YAML, and its writing.
+
+The reader builds data from the parser's events, without recursion, so that depth, size and aliases are bounded
+before anything large exists.  It resolves only `true`, `false`, `null` and plain decimal numbers; every other
+plain scalar is a string (stock YAML reads `1e6` as a string, `1:30` as 90, `no` as false, `012` as 10).
+Keys of mappings are always strings: their text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sim.errors import Problem, ScenarioError
+
+MAX_BYTES = 4_000_000
+"""Larger scenario files are refused before they are read: data belong into tables beside them."""
+MAX_NODES = 200_000
+"""Values in a document, those repeated through aliases counted each time."""
+MAX_DEPTH = 64
+
+Path_ = tuple[str | int, ...]
+"""The way to a value: keys and list indexes."""
+
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
+_WORDS = {"true": True, "false": False, "null": None, "": None}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def resolve(text: str) -> Any:
+    """The value of a plain scalar: true, false, null, a finite decimal number, or the text itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) < 400 and _NUMBER.match(text):
+        if text.lstrip("+-").isdigit():
+            return int(text)
+        number = float(text)
+        return number if math.isfinite(number) else text
+    return text
+
+
+@dataclass
+class Document:
+    """Plain data, and where each of its values stands in the file.
+
+    `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item);
+    `set_by` names the command-line override that a path comes from.
+    """
+
+    data: Any
+    file: str | None = None
+    positions: dict[Path_, tuple[int, int]] = field(default_factory=dict)
+    set_by: dict[Path_, str] = field(default_factory=dict)
+
+    def problem(self, path: Path_, message: str) -> Problem:
+        """A problem at the address of `path`, or of the nearest value around it that has one."""
+        key = ".".join(str(part) for part in path)
+        for end in range(len(path), -1, -1):
+            prefix = path[:end]
+            if prefix in self.set_by:
+                return Problem(message, key, file=self.set_by[prefix])
+            if prefix in self.positions:
+                line, column = self.positions[prefix]
+                return Problem(message, key, self.file, line, column)
+        return Problem(message, key, self.file)
+
+    def copy(self) -> Document:
+        return Document(deepcopy(self.data), self.file, self.positions, dict(self.set_by))
+
+
+def read(path: Path) -> Document:
+    """Read a scenario file; ScenarioError with position for anything that is not one YAML mapping in UTF-8."""
+    shown = str(path)
+    if not path.exists():
+        raise ScenarioError(Problem("there is no such file", file=shown))
+    if not path.is_file():
+        raise ScenarioError(Problem("is not a file", file=shown))
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ScenarioError(Problem(_too_large(size), file=shown))
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=shown)) from None
+    return parse(content, shown)
+
+
+def parse(content: str | bytes, file: str | None = None) -> Document:
+    """The document in a text; like `read`."""
+    if len(content) > MAX_BYTES:
+        raise ScenarioError(Problem(_too_large(len(content)), file=file))
+    if isinstance(content, bytes):
+        content = _decode(content, file)
+    document = _Builder(file).document(content)
+    if not isinstance(document.data, dict):
+        what = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
+        raise ScenarioError(Problem(f"a scenario is a mapping of keys to values; this is {what}", "", file, 1, 1))
+    return document
+
+
+def parse_value(text: str) -> Any:
+    """One value as scenario files write it (the right side of `--set`)."""
+    return _Builder(None).document(text).data
+
+
+def from_mapping(data: Any) -> Document:
+    """A document from Python data: keys become strings, tuples lists; nothing is shared with the argument."""
+    return Document(_plain(data, 0))
+
+
+def dump(data: Any) -> str:
+    """YAML text that `parse` reads back to the same data."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+
+
+def _too_large(size: int) -> str:
+    return (
+        f"is {size / 1e6:,.1f} MB; a scenario file may have {MAX_BYTES / 1e6:g} MB. "
+        "Put large data into a table beside it (trace: {format: tasks, path: ...})"
+    )
+
+
+def _decode(content: bytes, file: str | None) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        problem = Problem(f"is not UTF-8 text (byte 0x{content[error.start]:02x})", "", file, line, column)
+        raise ScenarioError(problem) from None
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ScenarioError(f"the mapping is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        return {_key_text(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy scalar
+        return value.item()
+    return value
+
+
+def _key_text(key: Any) -> str:
+    words = {True: "true", False: "false", None: "null"}
+    return words[key] if isinstance(key, bool) or key is None else str(key)
+
+
+class _Open:
+    """A mapping or list that is being read."""
+
+    __slots__ = ("value", "path", "key", "anchor", "first", "keys")
+
+    def __init__(self, value: dict | list, path: Path_, anchor: str | None, first: int):
+        self.value = value
+        self.path = path
+        self.key: str | None = None
+        self.anchor = anchor
+        self.first = first  # number of its first node: what an alias to it costs
+        self.keys: set[str] = set()
+
+
+class _Builder:
+    """Data and positions from the events of one YAML document."""
+
+    def __init__(self, file: str | None):
+        self.file = file
+        self.positions: dict[Path_, tuple[int, int]] = {}
+        self.problems: list[Problem] = []
+        self.nodes = 0
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.stack: list[_Open] = []
+        self.root: Any = None
+
+    def document(self, text: str) -> Document:
+        documents = 0
+        try:
+            for event in self._events(text):
+                if isinstance(event, yaml.DocumentStartEvent):
+                    documents += 1
+                    if documents > 1:
+                        self._fail(event, "a second document starts here; one scenario a file")
+                else:
+                    self._take(event)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            words = [part for part in (error.context, error.problem) if part]
+            line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+            problem = Problem(f"is not valid YAML: {', '.join(words)}", "", self.file, line, column)
+            raise ScenarioError([*self.problems, problem]) from None
+        except yaml.YAMLError as error:  # characters that YAML does not allow carry no line
+            message = " ".join(str(error).split())
+            raise ScenarioError([*self.problems, Problem(f"is not valid YAML: {message}", "", self.file)]) from None
+        if self.problems:
+            raise ScenarioError(self.problems)
+        return Document(self.root, self.file, self.positions)
+
+    def _events(self, text: str) -> Iterator[Any]:
+        try:
+            yield from yaml.parse(text, Loader=_Loader)
+        except UnicodeEncodeError:  # lone surrogates, from Python strings only
+            raise ScenarioError(Problem("is not valid Unicode text", file=self.file)) from None
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open(event)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            done = self.stack.pop()
+            if done.anchor:
+                self.anchors[done.anchor] = (done.value, self.nodes - done.first + 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+
+    def _open(self, event: Any) -> None:
+        self._count(event, 1)
+        if len(self.stack) >= MAX_DEPTH:
+            self._fail(event, f"is nested more than {MAX_DEPTH} levels deep")
+        if event.tag is not None:
+            self._fail(event, f'tags such as "{event.tag}" are not allowed')
+        value: dict | list = {} if isinstance(event, yaml.MappingStartEvent) else []
+        path = self._place(event, value)
+        self.stack.append(_Open(value, path, event.anchor, self.nodes))
+
+    def _scalar(self, event: Any) -> None:
+        self._count(event, 1)
+        if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
+            self._fail(event, f'tags such as "{event.tag}" are not allowed')
+        if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
+            self._key(event)
+            return
+        plain, _ = event.implicit  # not quoted, and no tag
+        value = resolve(event.value) if plain else event.value
+        self._place(event, value)
+        if event.anchor:
+            self.anchors[event.anchor] = (value, 1)
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self.anchors:
+            self._fail(event, f'the alias "*{event.anchor}" stands for nothing finished before it')
+        value, size = self.anchors[event.anchor]
+        self._count(event, size)  # before copying: a bomb is refused while it is small
+        self._place(event, deepcopy(value))
+
+    def _key(self, event: Any) -> None:
+        top = self.stack[-1]
+        if event.value in top.keys:
+            path = (*top.path, event.value)
+            first = self.positions.get(path)
+            where = f"; it stands already at line {first[0]}" if first else ""
+            line, column = event.start_mark.line + 1, event.start_mark.column + 1
+            key = ".".join(str(part) for part in path)
+            self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line, column))
+        top.keys.add(event.value)
+        top.key = event.value
+        self.positions.setdefault((*top.path, event.value), (event.start_mark.line + 1, event.start_mark.column + 1))
+
+    def _place(self, event: Any, value: Any) -> Path_:
+        """Put a value where it belongs; its path."""
+        if not self.stack:
+            self.root = value
+            return ()
+        top = self.stack[-1]
+        if isinstance(top.value, list):
+            path = (*top.path, len(top.value))
+            self.positions[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
+            top.value.append(value)
+            return path
+        if top.key is None:
+            self._fail(event, "a key must be a single word or text")
+        assert top.key is not None
+        top.value[top.key] = value
+        path = (*top.path, top.key)
+        top.key = None
+        return path
+
+    def _count(self, event: Any, nodes: int) -> None:
+        self.nodes += nodes
+        if self.nodes > MAX_NODES:
+            self._fail(event, f"holds more than {MAX_NODES:,} values (aliases counted each time)")
+
+    def _fail(self, event: Any, message: str) -> None:
+        mark = event.start_mark
+        raise ScenarioError([*self.problems, Problem(message, "", self.file, mark.line + 1, mark.column + 1)])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes plain only what `resolve` reads back as itself."""
+
+    yaml_implicit_resolvers: dict = {}
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_number(self, data: float) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:float", repr(data))
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        lines = data.strip().split("\n")
+        style = "|" if len(lines) > 1 and all(line.isprintable() for line in lines) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    def represent_key_or_other(self, data: Any) -> yaml.Node:
+        return self.represent_text(str(data))
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false)\Z"), list("tf"))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:null)?\Z"), ["n", ""])
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789."))
+_Dumper.add_representer(int, _Dumper.represent_number)
+_Dumper.add_representer(float, _Dumper.represent_number)
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_multi_representer(object, _Dumper.represent_key_or_other)

@@ -1,0 +1,88 @@
+"""What the models of a scenario file share: the strict base class and field types with readable refusals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+
+class Model(BaseModel):
+    """Base of all parts of a scenario: unknown keys are errors, nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence names it."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a number, not {shown(value)}")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    _number(value)
+    if value != int(value):
+        raise ValueError(f"expected a whole number, not {shown(value)}")
+    return int(value)
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected a name, not {shown(value)}")
+    return value
+
+
+def _flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, not {shown(value)}")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+
+
+class Short:
+    """Annotation: the field also accepts a short form, which `expand` turns into the full one.
+
+    `schema` is the JSON Schema of the short form; None: that of one item of the list.
+    """
+
+    def __init__(self, expand: Callable[[Any], Any], schema: dict[str, Any] | None = None):
+        self.expand = expand
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.expand, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        full = handler(schema)
+        return {"anyOf": [full, self.schema if self.schema is not None else full["items"]]}
+
+
+OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
+"""One mapping where a list of them may stand."""

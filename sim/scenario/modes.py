@@ -1,0 +1,145 @@
+"""Interned modes and shapes of one run, and whether a cluster can ever run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, micro_share, millicores
+from sim.model.tasks import Mode, Shape, StageTime, Stopping
+
+
+class ModeBook:
+    """All modes and shapes of a run: equal demands are the same object, in whichever stream they occur."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.shapes: list[Shape] = []
+        self._modes: dict[tuple[Any, ...], Mode] = {}
+        self._shapes: dict[tuple[Any, ...], int] = {}
+        self._fit: dict[int, bool] = {}
+        # Nodes of one spec are alike: judging one of each keeps large clusters cheap.
+        self._kinds: dict[int, tuple[Node, int]] = {}
+        for node in cluster.nodes:
+            first, count = self._kinds.get(id(node.spec), (node, 0))
+            self._kinds[id(node.spec)] = (first, count + 1)
+
+    def mode(
+        self,
+        device: DeviceType,
+        gpus: float = 1.0,
+        cpus: float | None = None,
+        memory: int = 0,
+        gpu_memory: int = 0,
+        span_any: bool = False,
+        upload: float = 0.0,
+        download: float = 0.0,
+        name: str | None = None,
+    ) -> Mode:
+        """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given."""
+        on_cpu = device.kind == "cpu"
+        if on_cpu:
+            count, share, gpu_memory, span_any, upload, download = 0, 0, 0, False, 0.0, 0.0
+            cores = cpus or 1.0
+        else:
+            count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
+            cores = cpus or 0.0
+            span_any = span_any and count > 1
+        key = (device.name, count, share, millicores(cores), memory, gpu_memory, span_any, upload, download, name)
+        known = self._modes.get(key)
+        if known is None:
+            known = self._modes[key] = Mode(
+                name or _label(device, cores, count, share),
+                device,
+                cpus=millicores(cores),
+                gpus=count,
+                share=share,
+                memory=memory,
+                gpu_memory=gpu_memory,
+                span_any=span_any,
+                upload=StageTime(fixed=upload),
+                download=StageTime(fixed=download),
+            )
+        return known
+
+    def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
+        """The number of the shape with these modes in this order."""
+        key = (tuple(id(mode) for mode in modes), stopping, preemptible)
+        if key not in self._shapes:
+            self._shapes[key] = len(self.shapes)
+            self.shapes.append(Shape(modes, stopping, preemptible))
+        return self._shapes[key]
+
+    def fits(self, mode: Mode) -> bool:
+        """Could the mode run if the whole cluster were free?"""
+        known = self._fit.get(id(mode))
+        if known is None:
+            known = self._fit[id(mode)] = self._judge(mode)
+        return known
+
+    def _judge(self, mode: Mode) -> bool:
+        device = mode.type
+        if device.memory is not None and mode.gpu_memory > device.memory:
+            return False
+        if device.sharing.kind == "mig" and not mode.on_cpu:
+            largest = max(micro_share(part) for layout in device.sharing.layouts for part in layout)
+            if mode.share > largest:
+                return False
+        if mode.on_cpu or not mode.span_any:
+            return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in self._kinds.values())
+        return sum(self._room(node, mode) * count for node, count in self._kinds.values()) >= mode.gpus
+
+    def _room(self, node: Node, mode: Mode) -> int:
+        """Devices that the mode could take on an empty node, as far as its host allows (of a CPU mode: 1 or 0)."""
+        if mode.on_cpu:
+            fits = node.cpu.type is mode.type and mode.cpus <= node.cpus * 1000
+            return int(fits and (node.memory is None or mode.memory <= node.memory))
+        room = sum(device.type is mode.type for device in node.accelerators)
+        # A gang across nodes holds cores and memory in proportion to its devices there.
+        if mode.cpus:
+            room = min(room, int(node.cpus * 1000 * mode.gpus / mode.cpus + 1e-9))
+        if mode.memory and node.memory is not None:
+            room = min(room, int(node.memory * mode.gpus / mode.memory + 1e-9))
+        return room
+
+    def why_not(self, mode: Mode) -> str:
+        """Why a mode that does not fit can never run, as part of a sentence."""
+        device = mode.type
+        if device.memory is not None and mode.gpu_memory > device.memory:
+            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {_size(device.memory)} of a {device.name}"
+        if mode.on_cpu:
+            cores = max((node.cpus for node, _ in self._kinds.values() if node.cpu.type is device), default=0)
+            if mode.cpus > cores * 1000:
+                return f"{mode.cpus / 1000:g} cores are more than the {cores} of any node"
+            return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
+        present = [sum(d.type is device for d in node.accelerators) for node, _ in self._kinds.values()]
+        if not mode.span_any and mode.gpus > max(present, default=0):
+            most = max(present, default=0)
+            return f"{mode.gpus} × {device.name} are more than the {most} of any node (span: any would use several nodes)"
+        total = sum(
+            count * sum(d.type is device for d in node.accelerators) for node, count in self._kinds.values()
+        )
+        if mode.gpus > total:
+            return f"{mode.gpus} × {device.name} are more than the {total} of the cluster"
+        if device.sharing.kind == "mig" and not any(
+            mode.share <= micro_share(part) for layout in device.sharing.layouts for part in layout
+        ):
+            return f"a share of {mode.share / WHOLE:g} is larger than any slice in the layouts of {device.name}"
+        held = [f"{mode.cpus / 1000:g} cores"] if mode.cpus else []
+        held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
+        return f"no node with {mode.gpus} × {device.name} has {' and '.join(held)}"
+
+
+def _label(device: DeviceType, cores: float, count: int, share: int) -> str:
+    if device.kind == "cpu":
+        return device.name if cores == 1 else f"{cores:g}x{device.name}"
+    if share < WHOLE:
+        return f"{share / WHOLE:.3g}x{device.name}"
+    return device.name if count == 1 else f"{count}x{device.name}"
+
+
+def _size(size: int) -> str:
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:g} {unit}"
+    return f"{size} B"

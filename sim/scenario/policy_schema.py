@@ -1,0 +1,183 @@
+"""The `policy:` part: short and long form, and parameters checked against the policy's own signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from sim import registry
+from sim.errors import Problem, UnknownName, suggestion
+from sim.scenario.document import Document, Path_
+from sim.scenario.problems import translate
+
+DEFAULT_SCHEDULER = "fcfs"
+PARTS = ("scheduler", "placement", "admission", "batching")
+NOT_YET = {"batching": "batching needs inference services, which are not available in this version"}
+
+
+def long_form(policy: Any) -> Any:
+    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
+
+    A placement beside the scheduler becomes its parameter.
+    """
+    if policy is None:
+        policy = {}
+    if isinstance(policy, str):
+        policy = {"scheduler": policy}
+    if not isinstance(policy, dict):
+        return policy
+    if "name" in policy and not set(policy) & {"scheduler"}:
+        outer = {key: policy[key] for key in ("admission", "batching") if key in policy}
+        policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
+    parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
+    scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
+    if isinstance(scheduler, dict):
+        scheduler.setdefault("name", DEFAULT_SCHEDULER)
+        if "placement" in parts and "placement" not in scheduler:
+            placement = parts.pop("placement")
+            bare = isinstance(placement, dict) and set(placement) == {"name"}
+            scheduler["placement"] = placement["name"] if bare else placement
+    return parts
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy with validated parameters, ready to be made anew for every run."""
+
+    kind: str
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> Any:
+        """A fresh policy object (for a placement given as a function: the function)."""
+        item = registry.policy(self.kind, self.name)
+        values = {key: v.make() if isinstance(v, PolicySpec) else v for key, v in self.parameters.items()}
+        if inspect.isclass(item):
+            return item(**values)
+        if self.kind == "scheduler":
+            return _list_scheduler()(item, **values)
+        return item
+
+    @property
+    def label(self) -> str:
+        """`easy_backfill (placement: best_fit)`: for messages and tables."""
+        shown = [f"{key}: {v.label if isinstance(v, PolicySpec) else v}" for key, v in self.parameters.items()]
+        return self.name + (f" ({', '.join(shown)})" if shown else "")
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies of a scenario."""
+
+    scheduler: PolicySpec
+    admission: PolicySpec | None = None
+
+    @property
+    def label(self) -> str:
+        return self.scheduler.label + (f" + {self.admission.label}" if self.admission else "")
+
+
+def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
+    """The policies that the document's `policy` (in long form) names, or all that is wrong with them."""
+    here: Path_ = ("policy",)
+    policy = long_form(document.data.get("policy"))
+    if not isinstance(policy, dict):
+        return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
+    problems: list[Problem] = []
+    specs: dict[str, PolicySpec | None] = {}
+    for part, value in policy.items():
+        if part in NOT_YET:
+            problems.append(document.problem((*here, part), NOT_YET[part]))
+        elif part == "placement":
+            problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
+        elif part not in PARTS:
+            near = suggestion(part, PARTS) or "; the keys here are scheduler, placement, admission"
+            problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
+        else:
+            specs[part], found = _check(document, (*here, part), part, value, base)
+            problems += found
+    scheduler = specs.get("scheduler")
+    if problems or scheduler is None:
+        return None, problems
+    return Policies(scheduler, specs.get("admission")), []
+
+
+def _check(document: Document, path: Path_, kind: str, value: Any, base: Path) -> tuple[PolicySpec | None, list[Problem]]:
+    """One policy given as a name or as {name, parameters}."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None, [document.problem(path, f"expected the name of a {kind}, or a mapping with its name")]
+    name = value["name"]
+    try:
+        item = registry.policy(kind, name)
+    except UnknownName as error:
+        return None, [document.problem((*path, "name"), str(error))]
+    given = {key: v for key, v in value.items() if key != "name"}
+    problems: list[Problem] = []
+    nested: dict[str, PolicySpec] = {}
+    signature = _signature(kind, item)
+    if "placement" in given and "placement" in signature and given["placement"] is not None:
+        spec, problems = _check(document, (*path, "placement"), "placement", given.pop("placement"), base)
+        if spec:
+            nested["placement"] = spec
+    elif "placement" in signature:
+        given.pop("placement", None)
+    model = parameter_model(f"{kind} {name}", {k: p for k, p in signature.items() if k not in nested})
+    try:
+        checked = model.model_validate(given, context={"base": str(base)})
+    except ValidationError as error:
+        return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
+    values = {key: getattr(checked, key) for key in checked.model_fields_set}
+    return (None if problems else PolicySpec(kind, name, {**values, **nested})), problems
+
+
+def _parameter_problems(
+    error: ValidationError, document: Document, path: Path_, model: type[BaseModel], kind: str, name: str, signature: Any
+) -> list[Problem]:
+    problems = translate(error, document, model, path)
+    unknown = {".".join(map(str, (*path, *d["loc"]))) for d in error.errors() if d["type"] == "extra_forbidden"}
+    said = []
+    for problem in problems:
+        if problem.key in unknown:
+            key = problem.key.rpartition(".")[2]
+            listed = f'; its parameters are {", ".join(signature)}' if signature else "; it has no parameters"
+            message = f'{kind} "{name}" has no parameter "{key}"{suggestion(key, signature) or listed}'
+            problem = Problem(message, problem.key, problem.file, problem.line, problem.column)
+        said.append(problem)
+    return said
+
+
+def _signature(kind: str, item: Any) -> dict[str, inspect.Parameter]:
+    """What a scenario may give: of an order key, the parameters of the list scheduler around it."""
+    if kind == "scheduler" and not inspect.isclass(item):
+        parameters = registry.parameters(_list_scheduler())
+        parameters.pop("order", None)
+        return parameters
+    return registry.parameters(item)
+
+
+def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
+    """A pydantic model of the parameters in a signature."""
+    fields: dict[str, Any] = {}
+    for key, parameter in signature.items():
+        annotation = Any if parameter.annotation is inspect.Parameter.empty or key == "placement" else parameter.annotation
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[key] = (annotation, default)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, protected_namespaces=())
+    return create_model(title, __config__=config, **fields)
+
+
+def _list_scheduler() -> Callable[..., Any]:
+    from sim.policy.lists import ListScheduler
+
+    return ListScheduler

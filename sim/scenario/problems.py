@@ -1,0 +1,152 @@
+"""From pydantic's errors to sentences with an address."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sim.errors import Problem, suggestion
+from sim.scenario.document import Document, Path_
+from sim.scenario.fields import shown
+
+
+def translate(
+    error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()
+) -> list[Problem]:
+    """Every error of a validation of the value at `prefix` by `model`, addressed in the document."""
+    found: dict[tuple, Problem] = {}
+    data = value_at(document.data, prefix)
+    for detail in error.errors(include_url=False):
+        path = _in_data(detail["loc"], data, detail["type"])
+        message = _sentence(detail, model)
+        found.setdefault((path, message), document.problem((*prefix, *path), message))
+    return list(found.values())
+
+
+def value_at(data: Any, path: Path_) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
+    """The part of pydantic's location that the file shows: without the tags of unions and short forms."""
+    path: list[Any] = []
+    parts = list(location)
+    for number, part in enumerate(parts):
+        inside = (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif kind == "missing" and number == len(parts) - 1:
+            path.append(part)
+    return tuple(path)
+
+
+def _sentence(detail: Any, model: type[BaseModel]) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        key = str(detail["loc"][-1])
+        known = _fields(_models_at(model, detail["loc"][:-1]))
+        return f'unknown key "{key}"{suggestion(key, known) or _listed(known)}'
+    if kind == "missing":
+        return "this key is missing"
+    if kind in ("value_error", "assertion_error"):
+        return str(context.get("error", detail["msg"]))
+    if kind in ("union_tag_invalid", "literal_error", "enum"):
+        known = [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
+        got = context.get("tag", value)
+        return f"unknown {_noun(detail, context)} {shown(got)}{suggestion(str(got), known) or _listed(known, 'one of')}"
+    if kind == "union_tag_not_found":
+        key = str(context.get("discriminator", "")).strip("'")
+        if isinstance(value, dict):
+            return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
+        return f"expected a mapping, not {shown(value)}"
+    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+
+
+def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
+    limits = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"),
+              "less_than_equal": ("at most", "le")}  # fmt: skip
+    if kind in limits:
+        word, name = limits[kind]
+        return f"must be {word} {context[name]:g}, not {value:g}"
+    expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
+                "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",
+                "finite": "a finite number", "mapping": "a mapping"}  # fmt: skip
+    what = expected.get(kind.split("_")[0])
+    if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
+        return f"expected {what}, not {shown(value)}"
+    if kind == "too_short":
+        least = context.get("min_length", 1)
+        return f"needs at least {least} {'entry' if least == 1 else 'entries'}"
+    if kind == "too_long":
+        return f"has more than {context.get('max_length')} entries"
+    if kind in ("string_too_short",):
+        return "is empty"
+    return None
+
+
+def _expected(context: dict[str, Any]) -> str:
+    return str(context.get("expected_tags", context.get("expected", "")))
+
+
+def _noun(detail: Any, context: dict[str, Any]) -> str:
+    named = str(context.get("discriminator", "")).strip("'")
+    if named.isidentifier():
+        return named
+    last = detail["loc"][-1] if detail["loc"] else "value"
+    return str(last) if isinstance(last, str) else "value"
+
+
+def _listed(names: Iterable[str], word: str = "the keys here are") -> str:
+    names = list(names)
+    return f"; {word} {', '.join(names)}" if names else ""
+
+
+def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
+    names: dict[str, None] = {}
+    for model in models:
+        for name, info in model.model_fields.items():
+            names[info.alias or name] = None
+    return list(names)
+
+
+def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
+    """The models that may stand at a location: a walk along the fields' annotations and the tags of unions."""
+    here = [model]
+    for part in location:
+        inner: list[type[BaseModel]] = []
+        for candidate in here:
+            for name, info in candidate.model_fields.items():
+                if part in (name, info.alias):
+                    inner += _models_in([info.annotation, *info.metadata])
+        if inner:
+            here = inner
+            continue
+        tagged = [candidate for candidate in here if part == candidate.__name__ or part in _tags(candidate)]
+        here = tagged or here
+    return here
+
+
+def _models_in(annotations: Iterable[Any]) -> Iterator[type[BaseModel]]:
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation
+        else:
+            yield from _models_in(typing.get_args(annotation))
+
+
+def _tags(model: type[BaseModel]) -> list[Any]:
+    """Values of the literal fields of a model: what a discriminated union knows it by."""
+    return [
+        value
+        for info in model.model_fields.values()
+        if typing.get_origin(info.annotation) is typing.Literal
+        for value in typing.get_args(info.annotation)
+    ]

@@ -1,0 +1,98 @@
+"""A whole scenario file as a model: what `hetsim validate` checks and `hetsim schema` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from sim.errors import Problem
+from sim.model.units import Fraction, Seconds
+from sim.scenario.cluster_schema import Cluster
+from sim.scenario.document import Document
+from sim.scenario.fields import Count, Model, Name, OneOrMany, Short, Whole
+from sim.scenario.problems import translate
+from sim.scenario.workload_schema import DataItem, Entry
+
+
+class Precision(Model):
+    """Replicate until the confidence interval of `metric` is narrower than ± `precision` of its mean."""
+
+    precision: Fraction
+    metric: Name
+    max: Count = 200
+    confidence: Fraction = 0.95
+
+    @field_validator("precision", "confidence")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError(f"expected a share above 0 and below 1, such as 5%, not {value:g}")
+        return value
+
+
+Replications = Annotated[
+    Annotated[Count, Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
+    Discriminator(lambda value: "<precision>" if isinstance(value, dict | Precision) else "<count>"),
+]
+
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_POLICY_SCHEMA: dict[str, Any] = {
+    "description": "The name of a scheduler, or scheduler, placement and admission by name or as {name, parameters}.",
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {
+                part: {"anyOf": [{"type": "string"}, _NAMED]} for part in ("scheduler", "placement", "admission")
+            },
+        },
+    ],
+}
+
+
+class ScenarioModel(Model):
+    """One scenario: a cluster, a workload and a policy.  Policies are checked apart: by `policy_schema`."""
+
+    name: Name = "scenario"
+    description: str = ""
+    seed: Whole = 0
+    horizon: Seconds | None = None
+    warmup: Seconds = 0.0
+    replications: Replications = 1
+    cluster: Cluster
+    workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
+    data: Annotated[list[DataItem], OneOrMany] = []
+    policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
+    sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
+
+    @model_validator(mode="after")
+    def _window(self) -> ScenarioModel:
+        if self.horizon is not None and self.warmup >= self.horizon:
+            raise ValueError(
+                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), which includes it"
+            )
+        return self
+
+
+def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
+    """The model of a document, or everything that is wrong with it."""
+    try:
+        return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
+    except ValidationError as error:
+        return None, translate(error, document, ScenarioModel)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of scenario files."""
+    schema = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
+    for definition in [schema, *schema.get("$defs", {}).values()]:
+        properties = definition.get("properties", {})
+        if "gpu_time.*" in properties:
+            # One field here, a family of keys (gpu_time.v100, ...) in the file.
+            typed = properties.pop("gpu_time.*")
+            definition["patternProperties"] = {"^gpu_time\\..+": typed.get("additionalProperties", True)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hetsim scenario", **{
+        key: value for key, value in schema.items() if key != "title"
+    }}  # fmt: skip

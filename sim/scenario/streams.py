@@ -1,0 +1,154 @@
+"""One stream of tasks as columns, and what synthetic and recorded streams have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Cluster, DeviceType
+from sim.model.randomness import RandomTree
+from sim.model.tasks import Mode, Stopping
+from sim.scenario.demand_schema import Demand, Factor
+from sim.scenario.document import Document, Path_
+from sim.scenario.modes import ModeBook
+from sim.scenario.workload_schema import Entry
+from sim.workload import roofline
+from sim.workload.roofline import Peak
+
+NO_STOPPING = Stopping()
+
+
+@dataclass
+class Stream:
+    """Columns of one entry, in the order in which its tasks come; codes are of its own lists.
+
+    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
+    `estimate` is None where exact.  `deadline` and `patience` count seconds from the arrival.
+    """
+
+    name: str
+    path: Path_
+    arrival: np.ndarray
+    shape: np.ndarray
+    time: np.ndarray
+    estimate: np.ndarray | None = None
+    class_code: np.ndarray | None = None
+    classes: list[str] = field(default_factory=lambda: [""])
+    user_code: np.ndarray | None = None
+    users: list[str] = field(default_factory=lambda: [""])
+    priority: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    deadline: np.ndarray | None = None
+    patience: np.ndarray | None = None
+    bytes_in: np.ndarray | None = None
+    bytes_out: np.ndarray | None = None
+    id: np.ndarray | None = None
+    predecessors: list[tuple[int, ...]] | None = None
+    reads: list[tuple[str, ...]] | None = None
+    writes: list[tuple[str, ...]] | None = None
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    clients: int = 0
+    think: Callable[[np.random.Generator, int], np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+@dataclass
+class Context:
+    """What building a stream needs to know of the run."""
+
+    document: Document
+    cluster: Cluster
+    modes: ModeBook
+    random: RandomTree
+    horizon: float
+
+    def fail(self, path: Path_, message: str) -> ScenarioError:
+        return ScenarioError(self.problem(path, message))
+
+    def problem(self, path: Path_, message: str) -> Problem:
+        return self.document.problem(path, message)
+
+
+def peak_of(device: DeviceType) -> Peak | None:
+    """What the cost model knows of a type: its own figures, or those of a known device of its name."""
+    if isinstance(device.peak, Peak):
+        return device.peak
+    return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
+
+
+def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
+    given = demand.stopping
+    if given is None:
+        return NO_STOPPING, True
+    interval = math.inf if given.interval is None else given.interval
+    return Stopping(given.save, given.restore, given.state, interval), given.preemptible
+
+
+def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
+    """The user of each task: one name, or drawn from the mix."""
+    if demand.users is None:
+        return None, [demand.user or ""]
+    mix: Any = demand.users
+    if isinstance(mix, list):
+        names, weights = [user.name for user in mix], np.array([user.weight for user in mix])
+    else:
+        names = [f"u{k}" for k in range(mix.count)]
+        weights = np.arange(1, mix.count + 1, dtype=float) ** -mix.zipf
+    return draw_codes(weights, n, rng), names
+
+
+def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n independent indexes with probabilities proportional to `weights`."""
+    cumulative = np.cumsum(weights, dtype=float)
+    codes = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
+    return np.minimum(codes, len(weights) - 1).astype(np.int32)
+
+
+def relative_deadline(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
+    """Seconds from arrival to deadline; `fastest` are the tasks' times in their fastest modes."""
+    limit = demand.limit
+    if limit is None:
+        return None
+    if isinstance(limit, Factor):
+        return limit.factor * fastest
+    return np.full(len(fastest), float(limit))
+
+
+def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
+    """What the true times are multiplied by to give the estimates; None where exact."""
+    given = demand.estimates
+    if given is None or (given.error is None and given.factor == 1):
+        return None
+    drawn = np.ones(n) if given.error is None else given.error.sample(rng, n)
+    return drawn * given.factor
+
+
+def unfit(context: Context, path: Path_, count: int, first: str, refused: list[Mode]) -> Problem:
+    """The problem of tasks that no device can ever run."""
+    many = f"{count:,} tasks, the first of them {first}," if count > 1 else f"{first[:1].upper()}{first[1:]}"
+    if refused:
+        why = "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
+    else:
+        kinds = [kind.name for kind in context.cluster.types.values() if context.cluster.of_kind(kind.name)]
+        why = f"the cluster offers {', '.join(kinds)}, for which there is no time"
+    return context.problem(path, f"{many} can never run on this cluster: {why}")
+
+
+def closed_rows(entry: Entry, until: float, fastest_mean: float) -> int:
+    """Rows that a closed loop may need: its `count`, or what it surely does not exceed before `until`."""
+    if entry.count is not None:
+        return entry.count
+    arrivals: Any = entry.arrivals
+    cycle = arrivals.think.mean + fastest_mean
+    if cycle <= 0:
+        raise ValueError("a closed loop that neither thinks nor computes never ends; give count")
+    expected = until / cycle
+    # Each client renews at most about expected times; 10 standard deviations of a Poisson count are above that.
+    return int(arrivals.clients * (expected * 1.2 + 10 * math.sqrt(expected) + 50))

@@ -1,0 +1,331 @@
+"""Synthetic streams: arrivals, classes and sizes are drawn, each from random streams of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.errors import ScenarioError
+from sim.model.cluster import DeviceType
+from sim.model.tasks import Mode
+from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, profile_use
+from sim.scenario.document import Path_
+from sim.scenario.modes import ModeBook
+from sim.scenario.streams import (
+    Context,
+    Stream,
+    closed_rows,
+    draw_codes,
+    estimate_error,
+    peak_of,
+    relative_deadline,
+    stopping_of,
+    unfit,
+    users_of,
+)
+from sim.scenario.workload_schema import MAX_TASKS, Entry
+from sim.workload.profiles import ProfileUse
+
+PROBE = 1000
+"""Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
+
+
+def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> Stream:
+    """The stream of an entry with `arrivals`."""
+    arrival, clients = _arrivals(entry, name, path, context)
+    n = len(arrival)
+    classes = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
+    labels = [one.class_ or name for one in classes]
+    where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
+    codes = None
+    if entry.classes:
+        weights = np.array([one.weight for one in entry.classes])
+        codes = draw_codes(weights, n, context.random.stream("classes", name))
+    problems = []
+    drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
+    for k, demand in enumerate(classes):
+        rows: np.ndarray | slice = slice(None) if codes is None else np.flatnonzero(codes == k)
+        count = n if isinstance(rows, slice) else len(rows)
+        label = (name, str(k), demand.class_ or "") if entry.classes else (name,)
+        one = _draw(demand, count, label, context)
+        if not one.modes:
+            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused))
+        drawn.append((rows, one))
+    if problems:
+        raise ScenarioError(problems)
+    stream = _assemble(drawn, name, path, arrival)
+    if codes is not None:
+        stream.class_code, stream.classes = codes, labels
+    else:
+        stream.classes = labels
+    stream.user_code, stream.users = _users(entry, classes, codes, n, context, name)
+    if entry.weight is not None:
+        stream.weight = np.full(n, entry.weight)
+    if clients:
+        arrivals: Any = entry.arrivals
+        stream.clients, stream.think = clients, arrivals.think.sample
+    return stream
+
+
+def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
+    """Arrival times, inf where a closed loop decides later, and the number of its clients (0: not closed)."""
+    arrivals: Any = entry.arrivals
+    until = min(context.horizon, math.inf if entry.until is None else entry.until)
+    limited = entry.count is not None or math.isfinite(until)
+    if not limited and (arrivals.endless or arrivals.closed):
+        what = "a closed loop never ends" if arrivals.closed else f"{arrivals.process} arrivals never end"
+        raise context.fail(path, f"{what}; give count or until here, or a horizon")
+    rng = context.random.stream("arrivals", name)
+    limit = until if math.isfinite(until) else None
+    rate = arrivals.rate_mean
+    if entry.count is None and limit is not None and rate is not None and rate * limit > MAX_TASKS:
+        raise context.fail(path, f"about {rate * limit:.3g} tasks arrive, more than the {MAX_TASKS:,} of a stream")
+    if not arrivals.closed:
+        return arrivals.times(rng, limit, entry.count), 0
+    probe = _probe(entry, name, context) if entry.count is None else 0.0
+    try:
+        rows = closed_rows(entry, until, probe)
+    except ValueError as error:
+        raise context.fail(path, str(error)) from None
+    if rows > MAX_TASKS:
+        raise context.fail(path, f"the loop may send {rows:.3g} tasks, more than the {MAX_TASKS:,} of a stream")
+    first = arrivals.times(rng, None, min(rows, arrivals.clients))
+    return np.concatenate([first, np.full(rows - len(first), np.inf)]), min(arrivals.clients, rows)
+
+
+def _probe(entry: Entry, name: str, context: Context) -> float:
+    """Mean time of a task in its fastest mode, from a sample."""
+    total = weights = 0.0
+    for k, one in enumerate(entry.classes or [entry]):
+        demand, weight = (one, 1.0) if one is entry else (one.over(entry), one.weight or 0.0)
+        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context)
+        if drawn.modes:
+            total += weight * float(drawn.time.min(axis=1).mean())
+            weights += weight
+    return total / weights if weights else 0.0
+
+
+@dataclass
+class _Drawn:
+    """The tasks of one class: modes that fit, their times, and what else was drawn."""
+
+    modes: list[Mode]
+    refused: list[Mode]
+    time: np.ndarray
+    demand: Demand
+    shape: int
+    error: np.ndarray | None
+    bytes_in: np.ndarray | None
+    bytes_out: np.ndarray | None
+    patience: np.ndarray | None
+
+
+def _draw(demand: Demand, n: int, label: tuple[str, ...], context: Context) -> _Drawn:
+    stream = context.random.stream
+    ways = _Ways(demand, n, label, context)
+    ways.expand()
+    fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
+    refused = [mode for mode, _ in ways.found if not context.modes.fits(mode)]
+    modes = [mode for mode, _ in fits]
+    time = np.column_stack([times for _, times in fits]) if fits else np.empty((n, 0))
+    stopping, preemptible = stopping_of(demand)
+
+    def drawn(key: str, distribution: Any) -> np.ndarray | None:
+        return None if distribution is None else distribution.sample(stream(key, *label), n)
+
+    bytes_in, bytes_out = drawn("bytes_in", demand.bytes_in), drawn("bytes_out", demand.bytes_out)
+    return _Drawn(
+        modes,
+        refused,
+        time,
+        demand,
+        context.modes.shape(modes, stopping, preemptible) if modes else -1,
+        estimate_error(demand, n, stream("estimates", *label)),
+        ways.bytes_in if bytes_in is None else np.rint(bytes_in),
+        None if bytes_out is None else np.rint(bytes_out),
+        drawn("patience", demand.patience),
+    )
+
+
+def _assemble(
+    drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray
+) -> Stream:
+    """One stream from its classes."""
+    n = len(arrival)
+    if len(drawn) == 1 and isinstance(drawn[0][0], slice):
+        time = drawn[0][1].time
+    else:
+        time = np.full((n, max(len(one.modes) for _, one in drawn)), np.inf)
+        for rows, one in drawn:
+            time[rows, : len(one.modes)] = one.time
+    stream = Stream(name, path, arrival, np.empty(n, dtype=np.int32), time)
+    for rows, one in drawn:
+        stream.shape[rows] = one.shape
+        if one.error is not None:
+            if stream.estimate is None:
+                stream.estimate = time.copy()
+            stream.estimate[rows] *= one.error[:, np.newaxis]
+        fastest = one.time.min(axis=1)
+        _fill(stream, "deadline", rows, relative_deadline(one.demand, fastest), np.nan)
+        _fill(stream, "patience", rows, one.patience, np.inf)
+        _fill(stream, "bytes_in", rows, one.bytes_in, 0.0)
+        _fill(stream, "bytes_out", rows, one.bytes_out, 0.0)
+        priority = one.demand.priority
+        _fill(stream, "priority", rows, None if priority is None else np.full(len(fastest), priority), 0.0)
+        for key in ("reads", "writes"):
+            names = getattr(one.demand, key)
+            if names:
+                lists = getattr(stream, key) or [()] * n
+                for row in range(n)[rows] if isinstance(rows, slice) else rows.tolist():
+                    lists[row] = tuple(names)
+                setattr(stream, key, lists)
+    return stream
+
+
+def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
+    if values is None:
+        return
+    known = getattr(stream, column)
+    if known is None:
+        known = np.full(len(stream), default)
+        setattr(stream, column, known)
+    known[rows] = values
+
+
+def _users(
+    entry: Entry, classes: list[Demand], codes: np.ndarray | None, n: int, context: Context, name: str
+) -> tuple[np.ndarray | None, list[str]]:
+    if codes is None or all(one.users is None and one.user is None for one in entry.classes or []):
+        return users_of(entry, n, context.random.stream("users", name))
+    merged: dict[str, int] = {}
+    column = np.zeros(n, dtype=np.int32)
+    for k, demand in enumerate(classes):
+        rows = np.flatnonzero(codes == k)
+        of_class, names = users_of(demand, len(rows), context.random.stream("users", name, str(k)))
+        numbers = np.array([merged.setdefault(user, len(merged)) for user in names])
+        column[rows] = numbers[0] if of_class is None else numbers[of_class]
+    return column, list(merged)
+
+
+class _Ways:
+    """The ways to run the tasks of one class: modes and times, from any of the forms a scenario has."""
+
+    def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
+        self.demand = demand
+        self.n = n
+        self.label = label
+        self.context = context
+        self.book: ModeBook = context.modes
+        self.found: list[tuple[Mode, np.ndarray]] = []
+        self.bytes_in: np.ndarray | None = None
+
+    def expand(self) -> None:
+        demand = self.demand
+        if demand.modes is not None:
+            self._full_form(demand.modes)
+        elif demand.profile is not None:
+            self._profile(profile_use(demand))
+        elif demand.work is not None:
+            work = demand.work
+            self._cost_model(lambda peak, share: np.full(self.n, work.seconds(peak, share)), None)
+        if demand.modes is None:
+            self._short_form()
+
+    def _sample(self, key: str, distribution: Any) -> np.ndarray:
+        return np.asarray(distribution.sample(self.context.random.stream("sizes", *self.label, key), self.n))
+
+    def _short_form(self) -> None:
+        demand = self.demand
+        reference = None if demand.gpu_time is None else self._sample("gpu_time", demand.gpu_time)
+        typed = {key.removeprefix(GPU_TIME): self._sample(key, d) for key, d in demand.typed_gpu_time.items()}
+        if demand.cpu_time is not None:
+            if isinstance(demand.cpu_time, Speedup):
+                base = reference if reference is not None else next(iter(typed.values()), None)
+                if base is None:
+                    base = np.min([times for _, times in self.found], axis=0) if self.found else None
+                times = None if base is None else base * demand.cpu_time.speedup
+            else:
+                times = self._sample("cpu_time", demand.cpu_time)
+            if times is not None:
+                ways = [self._cpu_mode(device, times / device.speed) for device in self._of("cpu")]
+                self.found = ways + [way for way in self.found if not way[0].on_cpu]
+        own = {device.name: times for kind, times in typed.items() for device in self._of(kind)}
+        self.found = [way for way in self.found if way[0].type.name not in own]
+        if reference is not None:
+            taken = {mode.type.name for mode, _ in self.found if not mode.on_cpu}
+            generic = {d.name: reference / d.speed for d in self._of("gpu") if d.name not in taken}
+            own = {**generic, **own}
+        for device in self.context.cluster.types.values():
+            if device.name in own and device.kind != "cpu":
+                self._gpu_modes(device, own[device.name])
+
+    def _of(self, kind: str) -> list[DeviceType]:
+        return self.context.cluster.of_kind(kind)
+
+    def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
+        return self.book.mode(device, cpus=self.demand.cpus, memory=self.demand.memory or 0), times
+
+    def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0) -> None:
+        """The mode on a type, or those of `scaling`, whose times are for one GPU."""
+        demand = self.demand
+        counts = {"": 1.0} if demand.scaling is None else demand.scaling
+        for count, speedup in counts.items():
+            mode = self.book.mode(
+                device,
+                gpus=float(count) if count else demand.gpus or 1.0,
+                cpus=demand.cpus,
+                memory=demand.memory or 0,
+                gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
+                span_any=demand.span == "any",
+                upload=demand.upload or 0.0,
+                download=demand.download or 0.0,
+            )
+            self.found.append((mode, times / speedup))
+
+    def _full_form(self, modes: list[TaskMode]) -> None:
+        demand, reference = self.demand, None
+        for number, way in enumerate(modes):
+            if isinstance(way.time, Speedup):
+                if reference is None:
+                    continue  # refused below: nothing to be relative to
+                times = reference * way.time.speedup
+            else:
+                times = self._sample(f"modes.{number}", way.time)
+                reference = times if reference is None else reference
+            for device in self._of(way.device):
+                generic = way.device == device.kind and way.device != device.name
+                mode = self.book.mode(
+                    device,
+                    gpus=way.gpus or demand.gpus or 1.0,
+                    cpus=demand.cpus if way.cpus is None else way.cpus,
+                    memory=(demand.memory if way.memory is None else way.memory) or 0,
+                    gpu_memory=(demand.gpu_memory if way.gpu_memory is None else way.gpu_memory) or 0,
+                    span_any=(way.span or demand.span) == "any",
+                    upload=(demand.upload if way.upload is None else way.upload) or 0.0,
+                    download=(demand.download if way.download is None else way.download) or 0.0,
+                    name=way.name,
+                )
+                self.found.append((mode, times / device.speed if generic else times))
+
+    def _profile(self, use: ProfileUse) -> None:
+        steps = np.rint(self._sample("steps", use.steps))
+        self._cost_model(lambda peak, share: steps * use.seconds_per_step(peak, share), use.gpu_memory)
+        self.bytes_in = steps * use.input_bytes
+
+    def _cost_model(self, seconds: Any, gpu_memory: int | None) -> None:
+        """A mode on every type whose peak is known (of a CPU: stated); a gang divides the work evenly."""
+        gpus = self.demand.gpus or 1.0
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            if peak is None or not self._of(device.name):
+                continue
+            if device.kind == "cpu":
+                cores = self.demand.cpus or 1.0
+                wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
+                self.found.append(self._cpu_mode(device, seconds(wide, 1.0) / device.speed))
+            else:
+                times = seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)
+                self._gpu_modes(device, times / device.speed, gpu_memory or 0)

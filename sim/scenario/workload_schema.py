@@ -1,0 +1,83 @@
+"""The `workload:` and `data:` parts of a scenario: streams of tasks, synthetic or from tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from sim.model.units import Bytes, Seconds
+from sim.scenario.demand_schema import Demand
+from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive
+from sim.workload.arrivals import Arrivals
+
+MAX_TASKS = 50_000_000
+"""More tasks than this in one stream are a mistake rather than a wish: their columns alone take gigabytes."""
+
+
+class DataItem(Model):
+    """A named piece of data that exists before the run; without `home` every host has a copy."""
+
+    name: Name
+    size: Bytes
+    home: Name | None = None
+
+
+class TaskClass(Demand):
+    """One of several classes of an entry; `weight` is its probability per arrival, relative to the others."""
+
+    weight: NotNegative = 1.0
+
+
+class Trace(Model):
+    """A table of tasks; the other keys are those of its reader (`hetsim list traces`)."""
+
+    model_config = {**Model.model_config, "extra": "allow"}
+
+    format: Name
+    path: str
+
+
+class Entry(Demand):
+    """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`."""
+
+    name: Name | None = None
+    arrivals: Arrivals | None = None
+    count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
+    until: Seconds | None = None
+    weight: Positive | None = None
+    classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
+    trace: Trace | None = None
+    time_scale: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_services_yet(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "service" in value:
+            raise ValueError("inference services (service:) are not available in this version")
+        return value
+
+    @field_validator("classes")
+    @classmethod
+    def _some_weight(cls, value: list[TaskClass] | None) -> list[TaskClass] | None:
+        if value is not None and not any(one.weight > 0 for one in value):
+            raise ValueError("at least one class needs a weight above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _whole_entry(self) -> Entry:
+        if self.trace is not None:
+            for name in ("classes", "gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile"):
+                if getattr(self, name):
+                    key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
+                    raise ValueError(f"the times of these tasks come from the trace; {key} cannot stand beside it")
+            return self
+        if self.time_scale is not None:
+            raise ValueError("time_scale stretches the arrival times of a trace, and there is no trace here")
+        if self.arrivals is None:
+            raise ValueError("an entry needs arrivals (and times), or a trace")
+        for one in self.classes or [self]:
+            if not (one if one is self else one.over(self)).has_times:
+                where = f'class "{one.class_}" has' if one is not self and one.class_ else "the tasks have"
+                raise ValueError(f"{where} no time on any device; give gpu_time, cpu_time, modes, work or a profile")
+        return self

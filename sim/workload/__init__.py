@@ -1,0 +1,1 @@
+"""Where load comes from: arrival processes, sizes, cost models, traces."""

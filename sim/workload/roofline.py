@@ -1,0 +1,337 @@
+"""A cost model: from work (operations and bytes) to seconds.
+
+`roofline` is the model of Williams, Waterman, Patterson (Roofline, CACM 2009): a kernel is bound either by
+arithmetic or by memory traffic,
+
+    seconds = launch overhead + max(flops / (peak flops · e · s), bytes / (bandwidth · e · s)),
+
+with e the efficiency reached and s the share of the device.
+
+`Launch` refines it for a GPU kernel with known thread blocks.  Stated assumptions: all blocks do the same
+work; blocks are dealt out one to each multiprocessor in turn; a multiprocessor has 1/n of the device's
+arithmetic and of its bandwidth; it reaches them if `warps_to_saturate` warps are resident, and
+proportionally less below that.  Then with B blocks resident on each of S multiprocessors (the occupancy)
+
+    seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave,
+
+where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the
+peaks), divided by the saturation min(1, resident warps / warps_to_saturate).  The model knows neither
+caches, nor that one multiprocessor can draw somewhat more than its part of an otherwise idle memory;
+`efficiency` is there to calibrate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sim.errors import UnknownName
+from sim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
+
+Whole = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Peak(BaseModel):
+    """What a device can do at best: one GPU, one CPU core or one CPU socket.
+
+    The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
+    `Launch` only. Shared memory and registers are per multiprocessor; `shared_memory_reserved` is what each
+    block costs besides its own; `warps_to_saturate` is how many resident warps hide the latencies (1: any
+    launch runs at full rate).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops: OperationsPerSecond
+    bandwidth: BytesPerSecond
+    launch_overhead: Seconds = 0.0
+    memory: Bytes | None = None
+    multiprocessors: Whole | None = None
+    clock: Hertz | None = None
+    threads: Whole = 2048
+    blocks: Whole = 32
+    registers: Whole = 65536
+    shared_memory: Bytes = 49152
+    shared_memory_per_block: Bytes = 49152
+    shared_memory_reserved: Bytes = 0
+    shared_memory_granularity: Bytes = 256
+    threads_per_block: Whole = 1024
+    registers_per_thread: Whole = 255
+    warp: Whole = 32
+    register_granularity: Whole = 256
+    warp_granularity: Whole = 4
+    warps_to_saturate: Whole = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> Peak:
+        if self.flops <= 0 or self.bandwidth <= 0:
+            raise ValueError("flops and bandwidth must be above 0")
+        return self
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the multiprocessors are known, so that launches can be timed."""
+        return self.multiprocessors is not None
+
+
+def _gpu(flops: str, bandwidth: str, memory: str, multiprocessors: int, clock: str, **limits: Any) -> Peak:
+    # 5 us is the usual order of a kernel launch on an idle stream, measured many times on all these
+    # generations; no data sheet states it.
+    values = {
+        "flops": flops,
+        "bandwidth": bandwidth,
+        "memory": memory,
+        "clock": clock,
+        "launch_overhead": "5 us",
+    }
+    return Peak.model_validate({**values, "multiprocessors": multiprocessors, **limits})
+
+
+DEVICES: dict[str, Peak] = {
+    # Single-precision peak at boost clock, without tensor cores, from NVIDIA's data sheets and architecture
+    # white papers (named per line); limits per multiprocessor from the table "Technical Specifications per
+    # Compute Capability" of the CUDA C++ Programming Guide (K20: of its release 11, the last that lists
+    # 3.5).
+    # GeForce GTX 1080 Ti product page; compute capability 6.1.
+    "gtx1080ti": _gpu("11.34 TFLOP/s", "484 GB/s", "11 GB", 28, "1.582 GHz", shared_memory="96 KiB"),
+    # Tesla K20 board specification BD-06455; white paper "Kepler GK110"; compute capability 3.5.
+    "k20": _gpu("3.52 TFLOP/s", "208 GB/s", "5 GB", 13, "0.706 GHz", blocks=16),
+    # White paper "NVIDIA Tesla P100" (SXM2); compute capability 6.0, two partitions a multiprocessor.
+    "p100": _gpu(
+        "10.6 TFLOP/s", "732 GB/s", "16 GB", 56, "1.48 GHz", shared_memory="64 KiB", warp_granularity=2
+    ),
+    # White paper "NVIDIA Tesla V100 GPU architecture" (SXM2, 16 GB); compute capability 7.0.
+    "v100": _gpu(
+        "15.7 TFLOP/s", "900 GB/s", "16 GB", 80, "1.53 GHz",
+        shared_memory="96 KiB", shared_memory_per_block="96 KiB",
+    ),
+    # White paper "NVIDIA Turing GPU architecture" (Tesla T4); compute capability 7.5.
+    "t4": _gpu(
+        "8.1 TFLOP/s", "320 GB/s", "16 GB", 40, "1.59 GHz",
+        threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
+    ),
+    # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
+    "a100-40gb": _gpu(
+        "19.5 TFLOP/s", "1555 GB/s", "40 GB", 108, "1.41 GHz",
+        shared_memory="164 KiB", shared_memory_per_block="163 KiB",
+        shared_memory_reserved="1 KiB", shared_memory_granularity="128 B",
+    ),
+    # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet (SXM5); compute capability 9.0.
+    "h100-sxm": _gpu(
+        "66.9 TFLOP/s", "3350 GB/s", "80 GB", 132, "1.98 GHz",
+        shared_memory="228 KiB", shared_memory_per_block="227 KiB",
+        shared_memory_reserved="1 KiB", shared_memory_granularity="128 B",
+    ),
+    # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
+    # one core can draw is limited by its outstanding cache misses, typically to about 12 GB/s.
+    "cpu-core": Peak(flops="96 GFLOP/s", bandwidth="12 GB/s", clock="3 GHz"),
+    # Intel Xeon Gold 6130 (16 cores, 1.9 GHz with all cores in AVX-512, two units of 16 lanes; six channels
+    # of DDR4-2666): 16 × 1.9 GHz × 64 operations; Intel ARK and the specification update 336065.
+    "xeon-socket": Peak(flops="1946 GFLOP/s", bandwidth="128 GB/s", clock="1.9 GHz"),
+}  # fmt: skip
+"""Peaks of devices from public figures; measure your own where the answer depends on them."""
+
+
+def device(name: str) -> Peak:
+    """The peak of a device in `DEVICES`; UnknownName with a suggestion otherwise."""
+    if name not in DEVICES:
+        raise UnknownName("device", name, DEVICES)
+    return DEVICES[name]
+
+
+def roofline(
+    flops: float,
+    bytes: float,
+    peak: Peak,
+    efficiency: float = 1.0,
+    launch_overhead: float = 0.0,
+    share: float = 1.0,
+) -> float:
+    """Seconds for `flops` operations and `bytes` of memory traffic on `share` of a device.
+
+    >>> roofline(19.5e12, 0, DEVICES["a100-40gb"])
+    1.0
+    """
+    _require_share("efficiency", efficiency)
+    _require_share("share", share)
+    reached = efficiency * share
+    return launch_overhead + max(flops / (peak.flops * reached), bytes / (peak.bandwidth * reached))
+
+
+def _list(value: Any) -> Any:
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeValidator(_list)]
+"""A whole number, or up to three (x, y, z)."""
+
+
+class Launch(BaseModel):
+    """The launch line of a GPU kernel: `{grid: 16, block: 64}` or `{grid: [8, 8], block: [16, 16]}`.
+
+    `registers` are per thread, `shared_memory` is per block.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    grid: Dimensions
+    block: Dimensions
+    registers: Whole = 32
+    shared_memory: Bytes = 0
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks in the grid."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block."""
+        return math.prod(self.block)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many blocks of a launch a multiprocessor holds at once, and what stops it from holding more."""
+
+    blocks: int
+    warps: int
+    fraction: float
+    """Resident warps as a share of the most a multiprocessor can hold."""
+    limit: Literal["threads", "blocks", "registers", "shared_memory"]
+
+
+def occupancy(launch: Launch, peak: Peak) -> Occupancy:
+    """Resident blocks per multiprocessor, as NVIDIA's occupancy calculator counts them.
+
+    Registers are allocated by warp and rounded up to the granularity, and warps to whole groups.
+    ValueError if not even one block fits.
+    """
+    _require_gpu(peak)
+    warps = math.ceil(launch.threads / peak.warp)
+    per_warp = _round_up(launch.registers * peak.warp, peak.register_granularity)
+    register_warps = peak.registers // per_warp // peak.warp_granularity * peak.warp_granularity
+    shared = launch.shared_memory + peak.shared_memory_reserved
+    _require_fit("threads in a block", launch.threads, peak.threads_per_block)
+    _require_fit("registers per thread", launch.registers, peak.registers_per_thread)
+    _require_fit("bytes of shared memory in a block", launch.shared_memory, peak.shared_memory_per_block)
+    _require_fit("warps in a block, by their registers,", warps, register_warps)
+    limits: dict[Literal["threads", "blocks", "registers", "shared_memory"], int] = {
+        "threads": peak.threads // peak.warp // warps,
+        "blocks": peak.blocks,
+        "registers": register_warps // warps,
+    }
+    if shared:
+        limits["shared_memory"] = peak.shared_memory // _round_up(shared, peak.shared_memory_granularity)
+    limit = min(limits, key=lambda name: limits[name])  # the first named, where several bind
+    blocks = limits[limit]
+    return Occupancy(blocks, blocks * warps, blocks * warps / (peak.threads // peak.warp), limit)
+
+
+def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
+    """Whole multiprocessors in a share of the device, at least one."""
+    _require_share("share", share)
+    return max(1, math.floor(_require_gpu(peak) * share + 1e-9))
+
+
+def waves(launch: Launch, peak: Peak, share: float = 1.0) -> float:
+    """Blocks of the grid / blocks that are resident at once; 2.5 is two full waves and a half one."""
+    return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
+
+
+def useful_share(launch: Launch, peak: Peak) -> float:
+    """The share of the multiprocessors that the launch can keep busy: a mode need not demand more."""
+    return min(1.0, launch.blocks / _require_gpu(peak))
+
+
+def kernel_time(
+    launch: Launch,
+    flops: float,
+    bytes: float,
+    peak: Peak,
+    efficiency: float = 1.0,
+    launch_overhead: float | None = None,
+    share: float = 1.0,
+) -> float:
+    """Seconds of a GPU kernel that does `flops` operations and moves `bytes` in all its blocks together.
+
+    The model is that of the module docstring; `launch_overhead` defaults to the device's.
+    """
+    _require_share("efficiency", efficiency)
+    multiprocessors = _require_gpu(peak)
+    held, active = occupancy(launch, peak), active_multiprocessors(peak, share)
+    alone = roofline(flops, bytes, peak, efficiency) * multiprocessors / launch.blocks
+    warps = held.warps // held.blocks
+
+    def wave(blocks: int) -> float:
+        """Time until a multiprocessor that holds so many blocks has finished them."""
+        return blocks * alone / min(1.0, blocks * warps / peak.warps_to_saturate)
+
+    full, rest = divmod(launch.blocks, held.blocks * active)
+    busy = full * wave(held.blocks) + (wave(math.ceil(rest / active)) if rest else 0.0)
+    return (peak.launch_overhead if launch_overhead is None else launch_overhead) + busy
+
+
+class Work(BaseModel):
+    """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, efficiency: 60%, steps: 1000}`.
+
+    flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
+    overhead for each; `launch_overhead` defaults to the device's.  With `launch`, a GPU is timed from its
+    thread blocks, and flops and bytes are those of all kernels of the step together, alike in their launch
+    line.  `share` is the share of the device that the work demands.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops: Operations
+    bytes: Bytes = 0
+    efficiency: Fraction = 1.0
+    launch_overhead: Seconds | None = None
+    steps: Annotated[int, Field(ge=0, strict=True)] = 1
+    kernels: Whole = 1
+    launch: Launch | None = None
+    share: Fraction = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Work:
+        _require_share("efficiency", self.efficiency)
+        _require_share("share", self.share)
+        return self
+
+    def step_seconds(self, peak: Peak, share: float | None = None) -> float:
+        """Seconds of one step on a device, or on another share of it than the work's own."""
+        share = self.share if share is None else share
+        overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
+        if self.launch is None or not peak.is_gpu:
+            busy = roofline(self.flops, self.bytes, peak, self.efficiency, share=share)
+            return self.kernels * overhead + busy
+        flops, bytes = self.flops / self.kernels, self.bytes / self.kernels
+        kernel = kernel_time(self.launch, flops, bytes, peak, self.efficiency, overhead, share)
+        return self.kernels * kernel
+
+    def seconds(self, peak: Peak, share: float | None = None) -> float:
+        """Seconds of all steps."""
+        return self.steps * self.step_seconds(peak, share)
+
+
+def _round_up(value: int, granularity: int) -> int:
+    return math.ceil(value / granularity) * granularity
+
+
+def _require_gpu(peak: Peak) -> int:
+    if peak.multiprocessors is None:
+        raise ValueError("a launch needs a device with multiprocessors, a GPU")
+    return peak.multiprocessors
+
+
+def _require_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be above 0 and at most 1, not {value:g}")
+
+
+def _require_fit(what: str, wanted: int, most: int) -> None:
+    if wanted > most:
+        raise ValueError(f"{wanted} {what} are more than the device's {most}")

@@ -1,0 +1,62 @@
+"""Trace formats, and what a reader of one returns.
+
+A reader is a function registered under the name of its format, here or in the entry-point group
+`hetsim.traces`:
+
+    def read(path: ExistingFile, *, window: Seconds = 0.0) -> TaskTable: ...
+
+Its parameters are the keys of `trace:` in a scenario besides `format`, validated by their annotations.  It
+raises ScenarioError with file, line and column for what is wrong with the file.  All that is drawn or decided
+later (estimates, patience, deadlines of the scenario, fitting tasks to the cluster) is not its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+BUILTIN: dict[str, str] = {"tasks": "sim.workload.task_table:read"}
+
+NUMBERS = (
+    "priority", "weight", "deadline", "patience", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
+    "bytes_out", "upload", "download",
+)  # fmt: skip
+"""Numeric columns of a task table besides arrival and times; blank cells are NaN and mean the default."""
+
+LISTS = ("predecessors", "reads", "writes")
+
+
+@dataclass
+class TaskTable:
+    """Tasks of a trace as columns of equal length, in the order of the file, in seconds and bytes.
+
+    `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
+    the same names to what policies know, where that differs.  `deadline` is absolute, `patience` relative.
+    `predecessors` holds row numbers, `reads` and `writes` names of data items.
+    `line(row)` tells where a row stands in the file, for messages.
+    """
+
+    source: str
+    times: dict[str, np.ndarray]
+    arrival: np.ndarray
+    estimates: dict[str, np.ndarray] = field(default_factory=dict)
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)
+    id: np.ndarray | None = None
+    class_: np.ndarray | None = None
+    user: np.ndarray | None = None
+    predecessors: list[tuple[int, ...]] | None = None
+    reads: list[tuple[str, ...]] | None = None
+    writes: list[tuple[str, ...]] | None = None
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    line: Callable[[int], int | None] = lambda row: None  # noqa: E731
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    def name(self, row: int) -> Any:
+        """The id of a row, or its number in the file (from 1)."""
+        return row + 1 if self.id is None else self.id[row]
