@@ -31,12 +31,13 @@ class GpuState:
 
     __slots__ = (
         "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "launches", "placements", "layout", "slices", "engines",
+        "placements", "layout", "slices", "engines", "kind",
     )  # fmt: skip
 
-    def __init__(self, device: Device, node: NodeState):
+    def __init__(self, device: Device, node: NodeState, kind: int):
         self.device = device
         self.node = node
+        self.kind = kind
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
@@ -46,7 +47,6 @@ class GpuState:
         self.frequency = 1.0
         self.slowdown = 1.0
         self.ready_at = 0.0
-        self.launches: list[Any] = []
         self.placements: dict[Mode, Placement] = {}
         layouts = device.type.sharing.layouts
         self.layout = tuple(round(s * WHOLE) for s in layouts[0])
@@ -89,7 +89,7 @@ class NodeState:
 
     __slots__ = (
         "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
-        "frequency", "slowdown", "ready_at", "launches", "placements",
+        "frequency", "slowdown", "ready_at", "placements",
     )  # fmt: skip
 
     def __init__(self, node: Node, types: dict[DeviceType, int]):
@@ -100,30 +100,28 @@ class NodeState:
         self.cpu_free = node.cpus * 1000
         self.mem_free = UNLIMITED if node.memory is None else node.memory
         self.cores = (1 << node.cpus) - 1
-        self.gpus = [GpuState(device, self) for device in node.accelerators]
+        self.gpus = [GpuState(device, self, types[device.type]) for device in node.accelerators]
         self.open = [0] * len(types)
         for gpu in self.gpus:
-            self.open[types[gpu.device.type]] |= gpu.bit
+            self.open[gpu.kind] |= gpu.bit
         self.up = True
         self.asleep = False
         self.normal = True
         self.frequency = 1.0
         self.slowdown = 1.0
         self.ready_at = 0.0
-        self.launches: list[Any] = []
         self.placements: dict[Mode, Placement] = {}
 
 
 class ModeIndex:
     """Where one mode fits: `mask` is true for the log up to `seen`."""
 
-    __slots__ = ("mode", "mask", "seen", "type", "simple", "nodes")
+    __slots__ = ("mask", "seen", "kind", "simple")
 
-    def __init__(self, mode: Mode, kind: int, simple: bool):
-        self.mode = mode
+    def __init__(self, kind: int, simple: bool):
         self.mask = 0
         self.seen = -1
-        self.type = kind
+        self.kind = kind
         self.simple = simple
         """Whole GPUs without a claim on their memory: counting open ones is enough."""
 
@@ -152,48 +150,57 @@ class Capacity:
         index = self.indexes.get(mode)
         if index is None:
             simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
-            index = self.indexes[mode] = ModeIndex(mode, self.types[mode.type], simple)
+            index = self.indexes[mode] = ModeIndex(self.types[mode.type], simple)
         return index
 
     def mask(self, mode: Mode) -> int:
         """Bitmask of the nodes on which the mode fits now."""
         index = self.indexes.get(mode) or self.index_of(mode)
-        log = self.log
-        seen = index.seen
-        if seen == len(log):
-            return index.mask
-        if seen < 0 or len(log) - seen > len(self.nodes):
+        if index.seen != len(self.log):
+            self._refresh(mode, index)
+        return index.mask
+
+    def _refresh(self, mode: Mode, index: ModeIndex) -> None:
+        """Look again at the nodes noted since the index was last asked."""
+        log, nodes = self.log, self.nodes
+        seen, mask = index.seen, index.mask
+        if seen < 0 or len(log) - seen > len(nodes):
             mask = 0
-            for node in self.nodes:
-                if self._fits(node, index):
+            for node in nodes:
+                if self.fits_on(node, mode):
                     mask |= node.bit
-        else:
-            mask = index.mask
-            nodes = self.nodes
+        elif index.simple:
+            kind, gpus, cpus, memory = index.kind, mode.gpus, mode.cpus, mode.memory
             for number in log[seen:]:
                 node = nodes[number]
-                if self._fits(node, index):
+                if (
+                    node.open[kind].bit_count() >= gpus
+                    and cpus <= node.cpu_free
+                    and memory <= node.mem_free
+                    and node.up
+                ):
+                    mask |= node.bit
+                elif mask & node.bit:
+                    mask ^= node.bit
+        else:
+            for number in log[seen:]:
+                node = nodes[number]
+                if self.fits_on(node, mode):
                     mask |= node.bit
                 elif mask & node.bit:
                     mask ^= node.bit
         index.mask = mask
-        if len(log) > self._log_limit:
-            log.clear()
-            self.log_generation += 1
-            for other in self.indexes.values():
-                other.seen = -1
-            index.seen = 0
-        else:
-            index.seen = len(log)
-        return mask
+        index.seen = len(log)
+        if index.seen > self._log_limit:
+            self._empty_log()
 
-    def _fits(self, node: NodeState, index: ModeIndex) -> bool:
-        mode = index.mode
-        if mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
-            return False
-        if index.simple:
-            return node.open[index.type].bit_count() >= mode.gpus
-        return self.fits_on(node, mode)
+    def _empty_log(self) -> None:
+        """Start the log anew: indexes that are not up to date will look at every node once."""
+        length = len(self.log)
+        self.log.clear()
+        self.log_generation += 1
+        for other in self.indexes.values():
+            other.seen = 0 if other.seen == length else -1
 
     def fits_on(self, node: NodeState, mode: Mode) -> bool:
         """Does the mode fit on this node (or on a sketch of it)?"""
@@ -211,10 +218,19 @@ class Capacity:
 
     def first(self, mode: Mode) -> Placement | None:
         """The mode on the first node where it fits, on that node's first devices."""
-        mask = self.mask(mode)
+        index = self.indexes.get(mode) or self.index_of(mode)
+        if index.seen != len(self.log):
+            self._refresh(mode, index)
+        mask = index.mask
         if not mask:
             return self._across(mode, self.nodes) if mode.span_any else None
-        return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
+        node = self.nodes[(mask & -mask).bit_length() - 1]
+        if index.simple and mode.gpus == 1:
+            available = node.open[index.kind]
+            placements = node.gpus[(available & -available).bit_length() - 1].placements
+            if mode in placements:
+                return placements[mode]
+        return self.on_node(mode, node)
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
@@ -227,7 +243,7 @@ class Capacity:
         index = self.indexes[mode]
         if mode.gpus == 1:
             if index.simple:
-                available = node.open[index.type]
+                available = node.open[index.kind]
                 if not available:
                     return None
                 gpu = node.gpus[(available & -available).bit_length() - 1]
@@ -307,6 +323,63 @@ class Capacity:
                 return f"a core it names on {node.node} is busy"
         return None
 
+    def quick_take(self, placement: Placement) -> int:
+        """Check and occupy in one go: the fast path for a launch on one device that is in its normal state.
+
+        Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
+        unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
+        """
+        mode = placement.mode
+        device = placement.devices[0]
+        state = self.of[device.index]
+        if state.device is not device or device.type is not mode.type or not state.normal:
+            return -1
+        if mode.gpus:
+            node = state.node
+            if (
+                state.free < mode.share
+                or mode.gpu_memory > state.room
+                or mode.cpus > node.cpu_free
+                or mode.memory > node.mem_free
+                or not node.up
+            ):
+                return -1
+            state.free -= mode.share
+            state.room -= mode.gpu_memory
+            node.cpu_free -= mode.cpus
+            node.mem_free -= mode.memory
+            if state.free < WHOLE:
+                node.open[state.kind] &= ~state.bit
+            self.log.append(node.index)
+            return 0
+        if mode.cpus > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
+            return -1
+        state.cpu_free -= mode.cpus
+        state.mem_free -= mode.memory
+        self.log.append(state.index)
+        if mode.cpus == 1000:
+            core = state.cores & -state.cores
+            state.cores ^= core
+            return core
+        return self._take_cores(state, placement)
+
+    def quick_give(self, placement: Placement, cores: int) -> None:
+        """Release what `quick_take` occupied."""
+        mode = placement.mode
+        state = self.of[placement.devices[0].index]
+        if mode.gpus:
+            node = state.node
+            state.free += mode.share
+            state.room += mode.gpu_memory
+            if state.free >= WHOLE and state.up and not state.asleep:
+                node.open[state.kind] |= state.bit
+        else:
+            node = state
+            node.cores |= cores
+        node.cpu_free += mode.cpus
+        node.mem_free += mode.memory
+        self.log.append(node.index)
+
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
         mode, devices = placement.mode, placement.devices
@@ -314,63 +387,50 @@ class Capacity:
             node = self.of[devices[0].index]
             node.cpu_free -= mode.cpus
             node.mem_free -= mode.memory
-            node.launches.append(launch)
             self.log.append(node.index)
             return self._take_cores(node, placement)
-        kind = self.types[mode.type]
-        share, memory = mode.share, mode.gpu_memory
+        mig = mode.type.sharing.kind == "mig"
         for device in devices:
             gpu = self.of[device.index]
-            if gpu.device.type.sharing.kind == "mig":
-                self._take_slice(gpu, share, launch)
-            gpu.free -= share
-            gpu.room -= memory
-            gpu.launches.append(launch)
+            if mig:
+                self._take_slice(gpu, mode.share, launch)
+            gpu.free -= mode.share
+            gpu.room -= mode.gpu_memory
             if gpu.free < WHOLE:
-                gpu.node.open[kind] &= ~gpu.bit
-        for number, count in self._by_node(devices):
-            node = self.nodes[number]
-            cpus, host_memory = host_part(mode, count)
+                gpu.node.open[gpu.kind] &= ~gpu.bit
+        for node, cpus, memory in self._host_parts(mode, devices):
             node.cpu_free -= cpus
-            node.mem_free -= host_memory
-            self.log.append(number)
+            node.mem_free -= memory
+            self.log.append(node.index)
         return 0
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         """Release what `take` occupied."""
         mode, devices = placement.mode, placement.devices
         if mode.gpus == 0:
-            node = self.of[devices[0].index]
-            node.cpu_free += mode.cpus
-            node.mem_free += mode.memory
-            node.cores |= cores
-            node.launches.remove(launch)
-            self.log.append(node.index)
+            self.quick_give(placement, cores)
             return
-        kind = self.types[mode.type]
-        share, memory = mode.share, mode.gpu_memory
         for device in devices:
             gpu = self.of[device.index]
-            gpu.slices.pop(launch, None)
-            gpu.free += share
-            gpu.room += memory
-            gpu.launches.remove(launch)
+            if gpu.slices:
+                gpu.slices.pop(launch, None)
+            gpu.free += mode.share
+            gpu.room += mode.gpu_memory
             if gpu.free >= WHOLE and gpu.up and not gpu.asleep:
-                gpu.node.open[kind] |= gpu.bit
-        for number, count in self._by_node(devices):
-            node = self.nodes[number]
-            cpus, host_memory = host_part(mode, count)
+                gpu.node.open[gpu.kind] |= gpu.bit
+        for node, cpus, memory in self._host_parts(mode, devices):
             node.cpu_free += cpus
-            node.mem_free += host_memory
-            self.log.append(number)
+            node.mem_free += memory
+            self.log.append(node.index)
 
-    def _by_node(self, devices: tuple[Device, ...]) -> Iterable[tuple[int, int]]:
-        if len(devices) == 1:
-            return ((devices[0].node, 1),)
+    def _host_parts(self, mode: Mode, devices: tuple[Device, ...]) -> list[tuple[NodeState, int, int]]:
+        """What a launch holds on the host, by node: (node, cores, memory)."""
+        if not mode.span_any:
+            return [(self.nodes[devices[0].node], mode.cpus, mode.memory)]
         counts: dict[int, int] = {}
         for device in devices:
             counts[device.node] = counts.get(device.node, 0) + 1
-        return counts.items()
+        return [(self.nodes[number], *host_part(mode, count)) for number, count in counts.items()]
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement) -> int:
@@ -399,11 +459,10 @@ class Capacity:
     def changed(self, state: GpuState | NodeState) -> None:
         """Up, asleep or room of a device changed by other means: bring mask and log along."""
         if isinstance(state, GpuState):
-            kind = self.types[state.device.type]
             if state.open:
-                state.node.open[kind] |= state.bit
+                state.node.open[state.kind] |= state.bit
             else:
-                state.node.open[kind] &= ~state.bit
+                state.node.open[state.kind] &= ~state.bit
             self.log.append(state.node.index)
         else:
             self.log.append(state.index)

@@ -139,7 +139,7 @@ class Checker:
             if not isinstance(state, GpuState) or state.device.type.memory is None:
                 continue
             here = places.on(state.device)
-            held = sum(launch.placement.mode.gpu_memory for launch in state.launches)
+            held = sum(launch.placement.mode.gpu_memory for launch in simulation.launches_on(state.device))
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
             self._require(

@@ -26,7 +26,7 @@ class Launch(Timer):
 
     __slots__ = (
         "number", "task", "tasks", "placement", "cores", "decided", "stage", "total", "left", "rate", "updated",
-        "finish_at", "stages",
+        "finish_at", "stages", "position",
     )  # fmt: skip
 
     def __init__(self, then: Callable[[Any], None], number: int, task: Task, placement: Placement, now: float):
@@ -38,6 +38,8 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.stages: Stages | None = None
+
+    # Set by whoever makes it: cores (bitmask of cores taken), position (of its mode in the task's shape).
 
     def __lt__(self, other: Launch) -> bool:
         return self.number < other.number

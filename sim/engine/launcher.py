@@ -425,11 +425,10 @@ class Launcher:
         for launch in due:
             self._compute_done(launch)
 
-    def retime(self, device: Device) -> None:
-        """The device's frequency or speed changed: everything that computes on it gets its new rate."""
+    def retime(self, device: Device, launches: list[Launch]) -> None:
+        """The device's frequency or speed changed: what computes on it gets its new rate."""
         state = self.capacity.of[device.index]
-        for launch in list(state.launches):
-            self.materialise(launch)
+        for launch in launches:
             if launch.stage == COMPUTE:
                 self._rerate(launch)
         if isinstance(state, GpuState) and state.engines.group is not None:

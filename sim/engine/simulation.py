@@ -121,10 +121,16 @@ class Simulation:
         self._finishes = self.recorder.finish
         self._modes = self.recorder.mode
         self._place = self.recorder.place
+        self._place_code = self.recorder.place_code
         self._status = self.recorder.status
         self._hooks()
         self._prepare_graph()
         self._prepare_streams()
+        self._linked = self._missing is not None or bool(run.closed) or bool(self.tasks.items)
+        """Does the end of a task concern others (successors, clients of a closed loop, readers of its data)?"""
+        self._ready = self.recorder.ready
+        self._unconditional = run.admission is None and self._missing is None and self.tasks.expires is None
+        """Does nothing stand between the arrival of a task and its waiting?"""
         self._expiries: list[tuple[float, int]] = []
         self._patient: dict[int, Task] = {}
         self._expiry = Timer(self._expire)
@@ -353,7 +359,10 @@ class Simulation:
             self.clock.at(arrivals.times[offset], ARRIVAL, arrivals)
         self.to_come -= 1
         self._status[task.index] = UNFINISHED
-        self._admit(task)
+        if self._unconditional:
+            self._make_ready(task)
+        else:
+            self._admit(task)
 
     def _admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
@@ -382,11 +391,9 @@ class Simulation:
         self._make_ready(task)
 
     def _make_ready(self, task: Task) -> None:
-        now = self.clock._now
         task.state = WAITING
-        if self.recorder.ready is not None and self.recorder.ready[task.index] != self.recorder.ready[task.index]:
-            self.recorder.ready[task.index] = now
-            task.ready = now
+        if self._ready is not None and self._ready[task.index] != self._ready[task.index]:
+            self._ready[task.index] = task.ready = self.clock._now
         self.waiting[task.index] = task
         if self._on_ready is not None:
             try:
@@ -441,7 +448,9 @@ class Simulation:
         if kind is Start:
             self._start(decision)  # type: ignore[arg-type]
         elif kind is Wait:
-            self._wait(decision)  # type: ignore[arg-type]
+            self._wake_on = decision.on  # type: ignore[union-attr]
+            if decision.until < math.inf:  # type: ignore[union-attr]
+                self._wait_until(decision.until)  # type: ignore[union-attr]
         else:
             handler = self._handlers.get(kind)
             if handler is None:
@@ -451,83 +460,40 @@ class Simulation:
             self._look_for_loop()
 
     def _start(self, decision: Start) -> None:
+        """Launch.  The usual case, one task that only computes on one device, is validated and done at once;
+        everything else, errors included, goes the full way."""
+        task, placement = decision.tasks, decision.placement
+        mode = placement.mode
+        if (
+            task.__class__ is Task
+            and mode in self._quick
+            and task.state == WAITING  # type: ignore[union-attr]
+            and task._history is None  # type: ignore[union-attr]
+            and task.allowed is None  # type: ignore[union-attr]
+            and len(placement.devices) == 1
+        ):
+            position = task.shape.position.get(mode)  # type: ignore[union-attr]
+            if position is not None:
+                cores = self.capacity.quick_take(placement)
+                if cores >= 0:
+                    now = self.clock._now
+                    self._launches = number = self._launches + 1
+                    launch = Launch(self._finish_quick_method, number, task, placement, now)  # type: ignore[arg-type]
+                    launch.cores = cores
+                    launch.position = position
+                    task.state = RUNNING  # type: ignore[union-attr]
+                    task.launch = launch  # type: ignore[union-attr]
+                    row = task.index  # type: ignore[union-attr]
+                    del self.waiting[row]
+                    self.running[number] = launch
+                    self._starts[row] = now
+                    self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)  # type: ignore[union-attr]
+                    return
+        self._start_fully(decision)
+
+    def _start_fully(self, decision: Start) -> None:
         tasks, placement = decision.tasks, decision.placement
-        if tasks.__class__ is not Task:
-            tasks = self._batch(tasks, placement)
-            task = tasks[0]
-        else:
-            task = tasks
-            tasks = None
-        if task.state != WAITING:
-            raise self._illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
-        mode = placement.mode
-        position = task.shape.position.get(mode)
-        if position is None or (task.allowed is not None and position not in task.allowed):
-            raise self._illegal(f"started {task} in mode {mode}, which it {'may not use' if task.allowed else 'lacks'}")
-        refusal = self._refusal(placement)
-        if refusal is not None:
-            raise self._illegal(f"started {task} on {placement}, but {refusal}")
-        now = self.clock._now
-        self._launches = number = self._launches + 1
-        launch = Launch(self._finish_quick_method, number, task, placement, now)
-        if tasks is not None:
-            launch.tasks = tasks
-        task.state = RUNNING
-        task.launch = launch
-        del self.waiting[task.index]
-        launch.cores = self.capacity.take(placement, launch)
-        self.running[number] = launch
-        if mode in self._quick and task._history is None and tasks is None:
-            for device in placement.devices:
-                if not self.capacity.of[device.index].normal:
-                    break
-            else:
-                self._starts[task.index] = now
-                self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
-                return
-        self._start_staged(launch)
-
-    def _refusal(self, placement: Placement) -> str | None:
-        """Why a placement cannot be taken now; the usual case of one whole device is decided at once."""
-        mode = placement.mode
-        devices = placement.devices
-        if len(devices) == 1:
-            device = devices[0]
-            state = self.capacity.of[device.index]
-            if state.device is device and device.type is mode.type and state.up and not state.asleep:
-                if mode.gpus == 0:
-                    if mode.cpus <= state.cpu_free and mode.memory <= state.mem_free and placement.cores is None:
-                        return None
-                elif (
-                    mode.gpus == 1
-                    and state.free >= mode.share
-                    and mode.gpu_memory <= state.room
-                    and mode.cpus <= state.node.cpu_free
-                    and mode.memory <= state.node.mem_free
-                    and not state.slices
-                    and device.type.sharing.kind != "mig"
-                ):
-                    return None
-        return self.capacity.refusal(placement)
-
-    def _start_staged(self, launch: Launch) -> None:
-        """The full way: devices may have to become ready, data to move, engines to be shared."""
-        for task in launch.tasks:
-            if task.state == WAITING:
-                del self.waiting[task.index]
-            task.state = RUNNING
-            task.launch = launch
-        refusal = self.launcher.items_refusal(launch.tasks, launch.placement, 0)
-        if refusal is not None:
-            raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
-        for device in launch.placement.devices:
-            state = self.capacity.of[device.index]
-            if not state.normal and state.ready_at <= self.clock._now and state.frequency == state.slowdown == 1.0:
-                state.normal = True
-        self.launcher.begin(launch)
-
-    def _batch(self, tasks: Any, placement: Placement) -> tuple[Task, ...]:
-        batch = tuple(tasks)
+        batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):
             raise self._illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
@@ -536,9 +502,50 @@ class Simulation:
         for task in batch:
             if task.state != WAITING:
                 raise self._illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
-            if mode not in task.shape.position:
-                raise self._illegal(f"started {task} in mode {mode}, which it lacks")
-        return batch
+            position = task.shape.position.get(mode)
+            if position is None or (task.allowed is not None and position not in task.allowed):
+                may_not = "lacks" if position is None else "may not use"
+                raise self._illegal(f"started {task} in mode {mode}, which it {may_not}")
+        refusal = self.capacity.refusal(placement)
+        if refusal is not None:
+            raise self._illegal(f"started {batch[0]} on {placement}, but {refusal}")
+        self._launch(batch, placement)
+
+    def _launch(self, batch: tuple[Task, ...], placement: Placement) -> None:
+        """Occupy a validated placement and start the first stage."""
+        now = self.clock._now
+        task, mode = batch[0], placement.mode
+        self._launches = number = self._launches + 1
+        launch = Launch(self._finish_quick_method, number, task, placement, now)
+        launch.tasks = batch
+        launch.position = task.shape.position[mode]
+        launch.cores = self.capacity.take(placement, launch)
+        self.running[number] = launch
+        for member in batch:
+            self.waiting.pop(member.index, None)
+            member.state = RUNNING
+            member.launch = launch
+        if mode in self._quick and task._history is None and len(batch) == 1:
+            for device in placement.devices:
+                if not self.capacity.of[device.index].normal:
+                    break
+            else:
+                self._starts[task.index] = now
+                self.clock.at(now + (mode.fixed + task._time[launch.position]), FINISH, launch)
+                return
+        self._start_staged(launch)
+
+    def _start_staged(self, launch: Launch) -> None:
+        """The full way: devices may have to become ready, data to move, engines to be shared."""
+        refusal = self.launcher.items_refusal(launch.tasks, launch.placement, 0)
+        if refusal is not None:
+            raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            at_once = state.ready_at <= self.clock._now and state.up and not state.asleep
+            if not state.normal and at_once and state.frequency == state.slowdown == 1.0:
+                state.normal = True  # for the next launch; this one gets here only if something was unusual
+        self.launcher.begin(launch)
 
     def _stop(self, decision: Stop) -> None:
         launch = self._running_launch(decision.task, "stopped")
@@ -570,11 +577,7 @@ class Simulation:
         refusal = self.capacity.refusal(placement)
         if refusal is not None:
             raise self._illegal(f"moved {task} to {placement}, but {refusal}")
-        self._launches = number = self._launches + 1
-        moved = Launch(self._finish_quick_method, number, task, placement, self.clock._now)
-        moved.cores = self.capacity.take(placement, moved)
-        self.running[number] = moved
-        self._start_staged(moved)
+        self._launch((task,), placement)
         self._round("release")
 
     def _note_start(self, launch: Launch) -> None:
@@ -594,7 +597,7 @@ class Simulation:
         launch.tasks = ()
 
     def _place_of(self, task: Task, launch: Launch) -> None:
-        self._place[task.index] = self.recorder.place_code(launch.placement, launch.cores)
+        self._place[task.index] = self._place_code(launch.placement, launch.cores)
         self._modes[task.index] = task.shape.position[launch.placement.mode]
 
     def _running_launch(self, task: Task, verb: str) -> Launch:
@@ -618,10 +621,12 @@ class Simulation:
         now = self.clock._now
         log = self.recorder.device_log
         if wanted == "off":
-            if state.launches:
-                raise self._illegal(f"puts {decision.device} to sleep while {state.launches[0].task} runs there")
+            busy = self.launches_on(decision.device)
+            if busy:
+                raise self._illegal(f"puts {decision.device} to sleep while {busy[0].task} runs there")
             if not state.asleep:
                 state.asleep = True
+                state.normal = False
                 log.append((now, decision.device.index, "sleep", 0.0))
                 self.capacity.changed(state)
                 self._call(self.scheduler.device, decision.device, False)
@@ -638,21 +643,23 @@ class Simulation:
             if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
                 raise self._illegal(f"sets {decision.device} to frequency {wanted!r}")
             if wanted != state.frequency:
-                for launch in state.launches:
+                launches = self.launches_on(decision.device)
+                for launch in launches:
                     self.launcher.materialise(launch)
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, decision.device.index, "frequency", float(wanted)))
-                self.launcher.retime(decision.device)
+                self.launcher.retime(decision.device, launches)
 
     def set_slowdown(self, device: Any, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
         state = self._device_state(device)
-        for launch in state.launches:
+        launches = self.launches_on(device)
+        for launch in launches:
             self.launcher.materialise(launch)
         state.slowdown = factor
         state.normal = False
-        self.launcher.retime(device)
+        self.launcher.retime(device, launches)
 
     def set_up(self, device: Any, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired."""
@@ -661,7 +668,8 @@ class Simulation:
             return
         state.up = up
         self.recorder.device_log.append((self.clock._now, device.index, "up" if up else "down", 0.0))
-        for launch in list(state.launches):
+        state.normal = False
+        for launch in self.launches_on(device):
             self._stop_launch(launch, keep=True, fault=True)
         self.capacity.changed(state)
         self._call(self.scheduler.device, device, up)
@@ -681,18 +689,19 @@ class Simulation:
         if problem is not None:
             raise self._illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
 
-    def _wait(self, decision: Wait) -> None:
-        self._wake_on = decision.on
-        until = decision.until
-        if until < math.inf:
-            if not until > self.clock._now:
-                raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
-            if self.running or self.to_come or self.waiting:
-                self.clock.again(until, TIMER, self._wake)
+    def _wait_until(self, until: float) -> None:
+        if not until > self.clock._now:
+            raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
+        if self.running or self.to_come or self.waiting:
+            self.clock.again(until, TIMER, self._wake)
 
     _handlers: dict[type, Any] = {
         Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
     }  # fmt: skip
+
+    def launches_on(self, device: Any) -> list[Launch]:
+        """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
+        return [launch for launch in self.running.values() if device in launch.placement.devices]
 
     def _device_state(self, device: Any) -> Any:
         states = self.capacity.of
@@ -739,13 +748,17 @@ class Simulation:
         task = launch.task
         row = task.index
         placement = launch.placement
+        cores = launch.cores
         self._finishes[row] = self.clock._now
-        self._place[row] = self.recorder.place_code(placement, launch.cores)
-        self._modes[row] = task.shape.position[placement.mode]
+        self._modes[row] = launch.position
         self._status[row] = COMPLETED
-        self.capacity.give(placement, launch, launch.cores)
+        if len(placement.devices) == 1:
+            self._place[row] = self._place_code(placement, cores) if cores else placement.devices[0].index
+            self.capacity.quick_give(placement, cores)
+        else:
+            self._place[row] = self._place_code(placement, cores)
+            self.capacity.give(placement, launch, cores)
         del self.running[launch.number]
-        launch.tasks = ()
         self._completed(task)
 
     def _launch_completed(self, launch: Launch) -> None:
@@ -764,7 +777,6 @@ class Simulation:
     def _completed(self, task: Task) -> None:
         task.state = ENDED
         task.launch = None
-        task.done = 1.0
         self.ended += 1
         self._settled = self.decisions
         if self.by_user is not None:
@@ -773,7 +785,7 @@ class Simulation:
             self._call(self._on_finished, task)
         if self.admission is not None:
             self._call(self.admission.finished, task)
-        if self._missing is not None or self.input.closed or self.places.items:
+        if self._linked:
             self._after(task)
         if self._wake_on != "ready":
             self.clock.round_due = True
@@ -848,7 +860,7 @@ class Simulation:
         self.ended += 1
         if known_to_scheduler:
             self._call(self.scheduler.gone, task)
-        if self._missing is not None or self.input.closed or self.places.items:
+        if self._linked:
             self._after(task)
         self._round("change")
         if not self.running and not self.waiting and not self.to_come and not self.blocked:

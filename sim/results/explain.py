@@ -130,7 +130,7 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
             lines.append([float(begin), CAUSES[code], detail])
     if waits.until[at] > waits.decided[at]:
         lines.append([float(waits.decided[at]), "transfer", "decided; its first stage had not begun"])
-    ends = [line[0] for line in lines[1:]] + [float(waits.until[at])]
+    ends = ([line[0] for line in lines] + [float(waits.until[at])])[1:]
     rows = [(line[0], end, end - line[0], *line[1:]) for line, end in zip(lines, ends, strict=True)]
     return pd.DataFrame(rows, columns=["from", "to", "seconds", "cause", "detail"])
 
@@ -183,7 +183,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         groups.append(list(range(len(asked), len(asked) + len(modes))))
         asked += modes
     state = Capacity(record.input.cluster, asked)
-    replay = Replay(record, table, state, [ready, until, decided])
+    replay = Replay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
     head = np.full(len(replay.grid), _NOBODY, np.int64)
     queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))

@@ -34,6 +34,8 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
     )
     chosen = np.flatnonzero(record.status == COMPLETED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
+    if not len(chosen):
+        return np.array([])
     begin, end = tasks.arrival[chosen], finish[chosen]
     with np.errstate(divide="ignore", invalid="ignore"):
         crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)

@@ -207,7 +207,7 @@ def categorical(codes: np.ndarray, names: list[str]) -> pd.Categorical:
     lookup, categories = _coded(list(names))
     if len(categories) != len(names):
         codes = lookup[codes]
-    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype=object))
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype=str))
 
 
 def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:

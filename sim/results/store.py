@@ -191,7 +191,7 @@ def load_record(directory: Path) -> Record:
     run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"])
     if len(run.tasks) != len(columns["status"]):
         raise UsageError(
-            f"{directory}: the scenario gives {len(run.tasks)} tasks now but the run had {len(columns['status'])}; "
+            f"{directory}: the scenario gives {len(run.tasks)} tasks now, the run had {len(columns['status'])}; "
             f"it was made with {about['versions']}"
         )
     run.tasks.arrival = columns.pop("arrival").copy()

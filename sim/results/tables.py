@@ -44,8 +44,9 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     wait = start - ready
     response = np.where(completed, finish - arrival, np.nan)
     alone = rows(exclusive_time(table, *transfer_bytes(tasks)))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slowdown = response / alone
+        slowdown[(response == 0) & (alone == 0)] = 1.0  # a task of no length that was not delayed
         bounded = response / np.maximum(alone, bound)
     np.maximum(bounded, 1.0, out=bounded)
     del alone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from sim.errors import Problem, ScenarioError
@@ -32,7 +32,9 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
         specs.append(spec)
         for name in _names(spec):
             if name in names:
-                problems.append(document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}'))
+                problems.append(
+                    document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}')
+                )
                 break
             names[name] = ".".join(map(str, path))
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
@@ -49,16 +51,13 @@ def _names(spec: NodeSpec) -> list[str]:
 
 
 def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
-    differing = [name for name in ("kind", "speed", "memory", "streams", "link", "sharing", "power", "multiprocessors",
-                                   "peak") if getattr(device, name) != getattr(first, name)]  # fmt: skip
+    differing = [part.name for part in fields(device) if getattr(device, part.name) != getattr(first, part.name)]
     keys = " and ".join({"link": "pcie"}.get(name, name) for name in differing)
     return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
 
 
 def _spec(nodes: schema.Nodes) -> NodeSpec:
-    accelerators = []
-    for accelerator in (*nodes.gpus, *nodes.accelerators):
-        accelerators.append((_type(accelerator, nodes.pcie), accelerator.count))
+    accelerators = [(_type(one, nodes.pcie), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
     network = nodes.network
     return NodeSpec(
@@ -116,4 +115,6 @@ def _directions(upload: float | None, download: float | None, link: Any) -> Link
     given = Link(latency=link.latency, duplex=link.duplex)
     first = upload if upload is not None else download
     second = download if download is not None else upload
-    return replace(given, upload=math.inf if first is None else first, download=math.inf if second is None else second)
+    return replace(
+        given, upload=math.inf if first is None else first, download=math.inf if second is None else second
+    )

@@ -56,7 +56,9 @@ class Sharing(Model):
     def _fit(cls, value: list[list[float]]) -> list[list[float]]:
         for layout in value:
             if not layout or sum(layout) > 1 + 1e-6:
-                raise ValueError(f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}")
+                raise ValueError(
+                    f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}"
+                )
         return value
 
 
@@ -100,7 +102,10 @@ class Network(Model):
 
     @model_validator(mode="after")
     def _once(self) -> Network:
-        for first, second, words in ((self.out, self.upload, "out and upload"), (self.into, self.download, "in and download")):
+        for first, second, words in (
+            (self.out, self.upload, "out and upload"),
+            (self.into, self.download, "in and download"),
+        ):
             if first is not None and second is not None:
                 raise ValueError(f"{words} mean the same; give one of them")
         if 0 in (self.out, self.into, self.upload, self.download):
@@ -118,8 +123,8 @@ class Accelerator(Model):
     memory: Bytes | None = None
     streams: Count = 1
     pcie: Link | None = None
-    sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = Sharing(
-        kind="exclusive"
+    sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
+        Sharing(kind="exclusive")
     )
     power: Power = Power()
     multiprocessors: Count | None = None

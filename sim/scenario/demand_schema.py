@@ -141,6 +141,7 @@ class TaskMode(Model):
     memory: Bytes | None = None
     gpu_memory: Bytes | None = None
     span: Literal["node", "any"] | None = None
+    span_speed: Annotated[Positive, Field(le=1)] | None = None
     upload: Seconds | None = None
     download: Seconds | None = None
 
@@ -167,6 +168,7 @@ class Demand(Model):
     memory: Bytes | None = None
     gpu_memory: Bytes | None = None
     span: Literal["node", "any"] | None = None
+    span_speed: Annotated[Positive, Field(le=1)] | None = None
     bytes_in: BytesDistribution | None = None
     bytes_out: BytesDistribution | None = None
     upload: Seconds | None = None
@@ -209,7 +211,9 @@ class Demand(Model):
     def _whole_counts(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         for key in value or {}:
             if not key.isdigit() or int(key) < 1:
-                raise ValueError(f'scaling maps whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; "{key}" is none')
+                raise ValueError(
+                    f'scaling maps whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; "{key}" is none'
+                )
         if value is not None and not value:
             raise ValueError("scaling needs at least one number of GPUs")
         return value
@@ -235,7 +239,9 @@ class Demand(Model):
 
     @property
     def has_times(self) -> bool:
-        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile)
+        return bool(
+            self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile
+        )
 
     def over(self, other: Demand) -> Demand:
         """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""

@@ -32,6 +32,7 @@ class ModeBook:
         memory: int = 0,
         gpu_memory: int = 0,
         span_any: bool = False,
+        span_speed: float = 1.0,
         upload: float = 0.0,
         download: float = 0.0,
         name: str | None = None,
@@ -45,7 +46,9 @@ class ModeBook:
             count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
             cores = cpus or 0.0
             span_any = span_any and count > 1
-        key = (device.name, count, share, millicores(cores), memory, gpu_memory, span_any, upload, download, name)
+        span_speed = span_speed if span_any else 1.0
+        demands = (count, share, millicores(cores), memory, gpu_memory, span_any, span_speed, upload, download)
+        key = (device.name, *demands, name)
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -57,6 +60,7 @@ class ModeBook:
                 memory=memory,
                 gpu_memory=gpu_memory,
                 span_any=span_any,
+                span_speed=span_speed,
                 upload=StageTime(fixed=upload),
                 download=StageTime(fixed=download),
             )
@@ -106,7 +110,8 @@ class ModeBook:
         """Why a mode that does not fit can never run, as part of a sentence."""
         device = mode.type
         if device.memory is not None and mode.gpu_memory > device.memory:
-            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {_size(device.memory)} of a {device.name}"
+            most = _size(device.memory)
+            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"
         if mode.on_cpu:
             cores = max((node.cpus for node, _ in self._kinds.values() if node.cpu.type is device), default=0)
             if mode.cpus > cores * 1000:
@@ -114,8 +119,10 @@ class ModeBook:
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
         present = [sum(d.type is device for d in node.accelerators) for node, _ in self._kinds.values()]
         if not mode.span_any and mode.gpus > max(present, default=0):
-            most = max(present, default=0)
-            return f"{mode.gpus} × {device.name} are more than the {most} of any node (span: any would use several nodes)"
+            return (
+                f"{mode.gpus} × {device.name} are more than the {max(present, default=0)} of any node "
+                "(span: any would use several nodes)"
+            )
         total = sum(
             count * sum(d.type is device for d in node.accelerators) for node, count in self._kinds.values()
         )

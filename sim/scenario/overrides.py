@@ -22,7 +22,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return path.strip(), documents.parse_value(value.strip())
     except ScenarioError as error:
-        raise UsageError(f'--set {text}: the value {error.problems[0].message}') from None
+        raise UsageError(f"--set {text}: the value {error.problems[0].message}") from None
 
 
 def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
@@ -59,7 +59,8 @@ def _long_policy(document: Document) -> None:
 def _set(data: Any, text: str, value: Any) -> Path_:
     """Put the value there; the path in keys and indexes.  LookupError with a sentence otherwise."""
     parts = text.split(".")
-    here, path = data, []
+    here: Any = data
+    path: list[Any] = []
     while True:
         if isinstance(here, dict):
             key, parts = _key(here, parts)
@@ -78,12 +79,12 @@ def _set(data: Any, text: str, value: Any) -> Path_:
 
 
 def _key(mapping: dict, parts: list[str]) -> tuple[Any, list[str]]:
-    for length in range(len(parts), 0, -1):
+    for length in range(len(parts), 1, -1):
         joined = ".".join(parts[:length])
         if joined in mapping:
             return joined, parts[length:]
-    if parts[0] in ("gpu_time", "gpu_time_estimate") and len(parts) == 2:
-        return ".".join(parts), []  # `gpu_time.v100` is one key
+    if parts[0] == "gpu_time" and len(parts) > 1 and not isinstance(mapping.get("gpu_time"), dict):
+        return ".".join(parts[:2]), parts[2:]  # `gpu_time.v100` is one key
     return parts[0], parts[1:]
 
 
@@ -97,7 +98,7 @@ def _entry(entries: list, parts: list[str], at: str) -> tuple[Any, list[str]]:
     if parts[0].isdigit() and int(parts[0]) < len(entries):
         return int(parts[0]), parts[1:]
     names = [str(e[k]) for e in entries if isinstance(e, dict) for k in ("name", "class", "type") if k in e]
-    known = f"0 to {len(entries) - 1}" if entries else "none"
-    listed = f" or {', '.join(names)}" if names else ""
-    near = suggestion(parts[0], names)
-    raise LookupError(f'{at or "the list"} has no entry "{parts[0]}"{near or f" (it has {known}{listed})"}')
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries, counted from 0"
+    listed = f": {', '.join(names)}" if names else ""
+    near = suggestion(parts[0], names) or f" (it has {count}{listed})"
+    raise LookupError(f'{at} has no entry "{parts[0]}"{near}')

@@ -98,7 +98,9 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
         if part in NOT_YET:
             problems.append(document.problem((*here, part), NOT_YET[part]))
         elif part == "placement":
-            problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
+            problems.append(
+                document.problem((*here, part), "the scheduler has a placement of its own; give it once")
+            )
         elif part not in PARTS:
             near = suggestion(part, PARTS) or "; the keys here are scheduler, placement, admission"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
@@ -111,8 +113,11 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     return Policies(scheduler, specs.get("admission")), []
 
 
-def _check(document: Document, path: Path_, kind: str, value: Any, base: Path) -> tuple[PolicySpec | None, list[Problem]]:
+def _check(
+    document: Document, path: Path_, kind: str, value: Any, base: Path
+) -> tuple[PolicySpec | None, list[Problem]]:
     """One policy given as a name or as {name, parameters}."""
+    named = path if isinstance(value, str) else (*path, "name")
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -121,7 +126,7 @@ def _check(document: Document, path: Path_, kind: str, value: Any, base: Path) -
     try:
         item = registry.policy(kind, name)
     except UnknownName as error:
-        return None, [document.problem((*path, "name"), str(error))]
+        return None, [document.problem(named, str(error))]
     given = {key: v for key, v in value.items() if key != "name"}
     problems: list[Problem] = []
     nested: dict[str, PolicySpec] = {}
@@ -142,7 +147,13 @@ def _check(document: Document, path: Path_, kind: str, value: Any, base: Path) -
 
 
 def _parameter_problems(
-    error: ValidationError, document: Document, path: Path_, model: type[BaseModel], kind: str, name: str, signature: Any
+    error: ValidationError,
+    document: Document,
+    path: Path_,
+    model: type[BaseModel],
+    kind: str,
+    name: str,
+    signature: Any,
 ) -> list[Problem]:
     problems = translate(error, document, model, path)
     unknown = {".".join(map(str, (*path, *d["loc"]))) for d in error.errors() if d["type"] == "extra_forbidden"}
@@ -150,7 +161,7 @@ def _parameter_problems(
     for problem in problems:
         if problem.key in unknown:
             key = problem.key.rpartition(".")[2]
-            listed = f'; its parameters are {", ".join(signature)}' if signature else "; it has no parameters"
+            listed = f"; its parameters are {', '.join(signature)}" if signature else "; it has no parameters"
             message = f'{kind} "{name}" has no parameter "{key}"{suggestion(key, signature) or listed}'
             problem = Problem(message, problem.key, problem.file, problem.line, problem.column)
         said.append(problem)
@@ -170,7 +181,9 @@ def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type
     """A pydantic model of the parameters in a signature."""
     fields: dict[str, Any] = {}
     for key, parameter in signature.items():
-        annotation = Any if parameter.annotation is inspect.Parameter.empty or key == "placement" else parameter.annotation
+        annotation = (
+            Any if parameter.annotation is inspect.Parameter.empty or key == "placement" else parameter.annotation
+        )
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[key] = (annotation, default)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, protected_namespaces=())

@@ -61,18 +61,26 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind in ("union_tag_invalid", "literal_error", "enum"):
         known = [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
         got = context.get("tag", value)
-        return f"unknown {_noun(detail, context)} {shown(got)}{suggestion(str(got), known) or _listed(known, 'one of')}"
+        hint = suggestion(str(got), known) or _listed(known, "one of")
+        return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")
         if isinstance(value, dict):
             return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
         return f"expected a mapping, not {shown(value)}"
-    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+    return (
+        _type_sentence(kind, value, context)
+        or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+    )
 
 
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
-    limits = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"),
-              "less_than_equal": ("at most", "le")}  # fmt: skip
+    limits = {
+        "greater_than": ("above", "gt"),
+        "greater_than_equal": ("at least", "ge"),
+        "less_than": ("below", "lt"),
+        "less_than_equal": ("at most", "le"),
+    }
     if kind in limits:
         word, name = limits[kind]
         return f"must be {word} {context[name]:g}, not {value:g}"

@@ -39,7 +39,7 @@ Replications = Annotated[
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {
-    "description": "The name of a scheduler, or scheduler, placement and admission by name or as {name, parameters}.",
+    "description": "A scheduler's name, or scheduler, placement, admission: each a name or {name, parameters}.",
     "anyOf": [
         {"type": "string"},
         {
@@ -71,7 +71,8 @@ class ScenarioModel(Model):
     def _window(self) -> ScenarioModel:
         if self.horizon is not None and self.warmup >= self.horizon:
             raise ValueError(
-                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), which includes it"
+                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), "
+                "which includes it"
             )
         return self
 

@@ -37,7 +37,7 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
     """The stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
     n = len(arrival)
-    classes = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
+    classes: list[Demand] = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
     labels = [one.class_ or name for one in classes]
     where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
     codes = None
@@ -99,8 +99,8 @@ def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[n
 def _probe(entry: Entry, name: str, context: Context) -> float:
     """Mean time of a task in its fastest mode, from a sample."""
     total = weights = 0.0
-    for k, one in enumerate(entry.classes or [entry]):
-        demand, weight = (one, 1.0) if one is entry else (one.over(entry), one.weight or 0.0)
+    weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
+    for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
         drawn = _draw(demand, PROBE, ("probe", name, str(k)), context)
         if drawn.modes:
             total += weight * float(drawn.time.min(axis=1).mean())
@@ -185,7 +185,9 @@ def _assemble(
     return stream
 
 
-def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
+def _fill(
+    stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float
+) -> None:
     if values is None:
         return
     known = getattr(stream, column)
@@ -280,6 +282,7 @@ class _Ways:
                 memory=demand.memory or 0,
                 gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
                 span_any=demand.span == "any",
+                span_speed=demand.span_speed or 1.0,
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
             )
@@ -304,6 +307,7 @@ class _Ways:
                     memory=(demand.memory if way.memory is None else way.memory) or 0,
                     gpu_memory=(demand.gpu_memory if way.gpu_memory is None else way.gpu_memory) or 0,
                     span_any=(way.span or demand.span) == "any",
+                    span_speed=way.span_speed or demand.span_speed or 1.0,
                     upload=(demand.upload if way.upload is None else way.upload) or 0.0,
                     download=(demand.download if way.download is None else way.download) or 0.0,
                     name=way.name,
@@ -325,7 +329,7 @@ class _Ways:
             if device.kind == "cpu":
                 cores = self.demand.cpus or 1.0
                 wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
-                self.found.append(self._cpu_mode(device, seconds(wide, 1.0) / device.speed))
+                self.found.append(self._cpu_mode(device, seconds(wide, 1.0)))
             else:
                 times = seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)
-                self._gpu_modes(device, times / device.speed, gpu_memory or 0)
+                self._gpu_modes(device, times, gpu_memory or 0)

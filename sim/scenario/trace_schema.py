@@ -52,7 +52,9 @@ def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], 
     return specs, problems
 
 
-def _check(document: Document, path: Path_, trace: dict[str, Any], base: Path) -> tuple[TraceSpec | None, list[Problem]]:
+def _check(
+    document: Document, path: Path_, trace: dict[str, Any], base: Path
+) -> tuple[TraceSpec | None, list[Problem]]:
     try:
         reader = registry.entry("traces", trace["format"])
     except UnknownName as error:

@@ -67,7 +67,16 @@ class Entry(Demand):
     @model_validator(mode="after")
     def _whole_entry(self) -> Entry:
         if self.trace is not None:
-            for name in ("classes", "gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile"):
+            for name in (
+                "classes",
+                "gpu_time",
+                "cpu_time",
+                "typed_gpu_time",
+                "modes",
+                "scaling",
+                "work",
+                "profile",
+            ):
                 if getattr(self, name):
                     key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
                     raise ValueError(f"the times of these tasks come from the trace; {key} cannot stand beside it")
@@ -76,8 +85,10 @@ class Entry(Demand):
             raise ValueError("time_scale stretches the arrival times of a trace, and there is no trace here")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
-        for one in self.classes or [self]:
-            if not (one if one is self else one.over(self)).has_times:
-                where = f'class "{one.class_}" has' if one is not self and one.class_ else "the tasks have"
-                raise ValueError(f"{where} no time on any device; give gpu_time, cpu_time, modes, work or a profile")
+        forms = "gpu_time, cpu_time, modes, work or a profile"
+        if self.classes is None and not self.has_times:
+            raise ValueError(f"the tasks have no time on any device; give {forms}")
+        for number, one in enumerate(self.classes or []):
+            if not one.over(self).has_times:
+                raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
         return self

@@ -9,10 +9,10 @@ Further numeric columns are kept and appear in the result; others are ignored, w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +72,8 @@ def to_frame(table: TaskTable) -> pd.DataFrame:
     if table.id is not None:
         columns["id"] = table.id
     columns["arrival"] = table.arrival
-    for name, values in (("class", table.class_), ("user", table.user)):
-        if values is not None:
-            columns[name] = values
+    texts = {"class": table.class_, "user": table.user}
+    columns.update({name: values for name, values in texts.items() if values is not None})
     columns.update(table.times)
     columns.update({f"{name}_estimate": values for name, values in table.estimates.items()})
     columns.update(table.numbers)
@@ -206,7 +205,13 @@ class _Reader:
                 table.notes.append(f'{self.path}: column "{name}" is not known: kept as it is{near}')
 
     def _floats(
-        self, name: str, column: pa.ChunkedArray, *, required: bool = False, infinite: bool = False, negative: bool = False
+        self,
+        name: str,
+        column: pa.ChunkedArray,
+        *,
+        required: bool = False,
+        infinite: bool = False,
+        negative: bool = False,
     ) -> np.ndarray:
         values, bad = _numbers(column)
         blank = np.isnan(values) & ~bad
@@ -221,7 +226,9 @@ class _Reader:
             self._cells(name, column, values == -np.inf, "is negative")
         return values
 
-    def _texts(self, name: str, column: pa.ChunkedArray, *, required: bool = False, numbers: bool = False) -> np.ndarray:
+    def _texts(
+        self, name: str, column: pa.ChunkedArray, *, required: bool = False, numbers: bool = False
+    ) -> np.ndarray:
         import pyarrow as pa
         from pyarrow import compute
 
@@ -238,7 +245,9 @@ class _Reader:
                     return np.asarray(whole.to_numpy())
             except pa.ArrowInvalid:
                 pass
-        return np.asarray(texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy())
+        return np.asarray(
+            texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy()
+        )
 
     # Rows -----------------------------------------------------------------------------------------------------
 
@@ -268,25 +277,28 @@ class _Reader:
                     known.append(row_of[name])
                 else:
                     near = suggestion(name, row_of) if len(row_of) <= 10_000 else ""
-                    self._row_problem(row, "predecessors", f'task {ids[row]} names the unknown predecessor "{name}"{near}')
+                    message = f'task {ids[row]} names the unknown predecessor "{name}"{near}'
+                    self._row_problem(row, "predecessors", message)
             found.append(tuple(known))
         cycle = find_cycle(found)
         if cycle:
             cycle.reverse()  # from a predecessor to what waits for it
-            names = " → ".join(str(ids[row]) for row in cycle)
-            self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {names}")
+            circle = " → ".join(str(ids[row]) for row in cycle)
+            self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
         return found
 
     def _check_rows(self, table: TaskTable) -> None:
         nowhere = np.all([np.isinf(values) for values in table.times.values()], axis=0)
         nowhere &= not self.problems  # a bad cell counts as no time: it is named already
         for row in np.flatnonzero(nowhere)[: MOST_PROBLEMS + 1].tolist():
-            self._row_problem(row, ", ".join(table.times), f"task {table.name(row)} has no finite time on any device")
+            message = f"task {table.name(row)} has no finite time on any device"
+            self._row_problem(row, ", ".join(table.times), message)
         gpus = table.numbers.get("gpus")
         if gpus is not None:
             part = (gpus > 1) & (gpus != np.floor(gpus))
             for row in np.flatnonzero(part).tolist():
-                self._row_problem(row, "gpus", f"{gpus[row]:g}: a fraction is below 1 (of one GPU), more GPUs are whole")
+                message = f"{gpus[row]:g}: a fraction is below 1 (of one GPU), more GPUs are whole"
+                self._row_problem(row, "gpus", message)
         for name, values in table.estimates.items():
             for row in np.flatnonzero(np.isinf(values) & np.isfinite(table.times[name])).tolist():
                 values[row] = table.times[name][row]  # a blank estimate is exact
@@ -346,10 +358,10 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow as pa
     from pyarrow import compute
 
-    if isinstance(column.type, pa.DataType) and not pa.types.is_string(column.type):
+    if not pa.types.is_string(column.type):
         if pa.types.is_large_string(column.type):
             column = column.cast(pa.string())
-        elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type):
+        elif any(of(column.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
             values = np.array(column.cast(pa.float64()).to_numpy(), dtype=float)
             return values, np.zeros(len(values), dtype=bool)
         else:
@@ -371,15 +383,10 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
     for row, cell in enumerate(cells):
         if cell is None:
             continue
-        try:
-            values[row] = float(cell) if "_" not in cell else np.nan
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            values[row] = float(cell) if "_" not in cell else np.nan  # float() would take 1_000
         bad[row] = np.isnan(values[row])
     return values, bad
-
-
-_split: Callable[[str], list[str]] = lambda text: [part for part in re.split(r"[;,\s]+", text) if part]  # noqa: E731
 
 
 def _lists(column: pa.ChunkedArray) -> list[list[str]]:
@@ -391,5 +398,6 @@ def _lists(column: pa.ChunkedArray) -> list[list[str]]:
         elif cell is None or cell != cell:
             found.append([])
         else:
-            found.append(_split(str(int(cell)) if isinstance(cell, float) else str(cell)))
+            text = str(int(cell)) if isinstance(cell, float) else str(cell)
+            found.append([part for part in re.split(r"[;,\s]+", text) if part])
     return found

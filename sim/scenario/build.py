@@ -1,0 +1,314 @@
+"""From a validated scenario to the input of one run: cluster, columns of tasks, and fresh policies."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import HetsimError, Problem, ScenarioError, suggestion
+from sim.model.cluster import Cluster
+from sim.model.randomness import RandomTree
+from sim.model.record import ClosedStream, RunInput
+from sim.model.tasks import Item, Tasks
+from sim.scenario.build_cluster import build_cluster
+from sim.scenario.document import Path_
+from sim.scenario.modes import ModeBook
+from sim.scenario.recorded import build_recorded
+from sim.scenario.streams import Context, Stream
+from sim.scenario.synthetic import build_synthetic
+from sim.scenario.workload_schema import Entry
+
+if TYPE_CHECKING:
+    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.scenario import Scenario
+
+
+def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> RunInput:
+    """One run of the scenario; ScenarioError with everything that is wrong with it.
+
+    Same scenario, seed and replication: the same columns to the last bit.  `seed` defaults to the scenario's.
+    """
+    model = scenario.model
+    random = RandomTree(model.seed if seed is None else seed, replication)
+    cluster = build_cluster(model.cluster, scenario.document)
+    horizon = math.inf if model.horizon is None else model.horizon
+    context = Context(scenario.document, cluster, ModeBook(cluster), random, horizon)
+    streams = _streams(scenario, context)
+    tasks, closed = merge(streams, context, _items(scenario, cluster))
+    if not len(tasks):
+        raise ScenarioError(
+            scenario.document.problem(("workload",), "the workload is empty: no task ever arrives")
+        )
+    policies = scenario.policies
+    return RunInput(
+        name=model.name,
+        cluster=cluster,
+        tasks=tasks,
+        scheduler=_make(policies.scheduler, scenario),
+        admission=None if policies.admission is None else _make(policies.admission, scenario),
+        random=random,
+        closed=closed,
+        horizon=horizon,
+        warmup=model.warmup,
+        policy=policies.label,
+    )
+
+
+def _make(spec: PolicySpec, scenario: Scenario) -> Any:
+    """A fresh policy; a value that its constructor refuses is a problem of the scenario."""
+    try:
+        return spec.make()
+    except HetsimError:
+        raise
+    except ValueError as error:
+        raise ScenarioError(scenario.document.problem(("policy", spec.kind), f"{spec.name}: {error}")) from None
+
+
+def entry_names(entries: list[Entry]) -> list[str]:
+    """The name of each entry: its own, its class, or `stream` and its number."""
+    return [entry.name or entry.class_ or f"stream{number}" for number, entry in enumerate(entries)]
+
+
+def _streams(scenario: Scenario, context: Context) -> list[Stream]:
+    problems: list[Problem] = []
+    streams: list[Stream] = []
+    entries = scenario.model.workload
+    names = entry_names(entries)
+    for number, (entry, name) in enumerate(zip(entries, names, strict=True)):
+        path: Path_ = ("workload", number)
+        if name in names[:number]:
+            first = names.index(name)
+            problems.append(
+                context.problem(path, f'the name "{name}" is that of workload.{first}; give another (name: ...)')
+            )
+        try:
+            if entry.trace is None:
+                streams.append(build_synthetic(entry, name, path, context))
+            else:
+                streams.append(build_recorded(entry, name, path, scenario.table(number), context))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return streams
+
+
+def _items(scenario: Scenario, cluster: Cluster) -> list[Item]:
+    """The items of the `data:` section."""
+    homes = {node.name: node.index for node in cluster.nodes}
+    items: list[Item] = []
+    problems = []
+    for number, item in enumerate(scenario.model.data):
+        path: Path_ = ("data", number)
+        if item.home is not None and item.home not in homes:
+            near = suggestion(item.home, homes) or f"; nodes are named {', '.join(list(homes)[:5])}"
+            problems.append(scenario.document.problem((*path, "home"), f'no node "{item.home}"{near}'))
+        if any(known.name == item.name for known in items):
+            problems.append(scenario.document.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
+        items.append(Item(item.name, item.size, None if item.home is None else homes.get(item.home)))
+    if problems:
+        raise ScenarioError(problems)
+    return items
+
+
+# Merging --------------------------------------------------------------------------------------------------------
+
+
+def merge(streams: list[Stream], context: Context, items: list[Item]) -> tuple[Tasks, list[ClosedStream]]:
+    """All streams as one table sorted by arrival, ties in the order of the streams."""
+    sizes = [len(stream) for stream in streams]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    total = int(starts[-1])
+    arrival = _joined([stream.arrival for stream in streams])
+    order = None if total == 0 or bool(np.all(arrival[1:] >= arrival[:-1])) else np.argsort(arrival, kind="stable")
+
+    def sort(column: np.ndarray) -> np.ndarray:
+        return column if order is None else column[order]
+
+    def optional(name: str, default: float) -> np.ndarray | None:
+        columns = [getattr(stream, name) for stream in streams]
+        if all(column is None for column in columns):
+            return None
+        parts = [np.full(n, default) if c is None else c for c, n in zip(columns, sizes, strict=True)]
+        return sort(_joined(parts))
+
+    arrival = sort(arrival)
+    time = _matrix([stream.time for stream in streams])
+    estimate = time
+    if any(stream.estimate is not None for stream in streams):
+        estimate = sort(_matrix([s.time if s.estimate is None else s.estimate for s in streams]))
+        time = sort(time)
+    else:
+        estimate = time = sort(time)
+    rank = np.arange(total)
+    if order is not None:
+        rank[order] = np.arange(total)
+    class_code, classes = _merged_codes(streams, "class_code", "classes", sizes)
+    user_code, users = _merged_codes(streams, "user_code", "users", sizes)
+    deadline, patience = optional("deadline", math.nan), optional("patience", math.inf)
+    bytes_in, bytes_out = _bytes(optional("bytes_in", 0.0)), _bytes(optional("bytes_out", 0.0))
+    tasks = Tasks(
+        arrival=arrival,
+        shape=sort(_joined([stream.shape for stream in streams])),
+        shapes=context.modes.shapes,
+        time=time,
+        estimate=estimate,
+        id=_ids(streams, sizes, sort),
+        class_code=None if class_code is None else sort(class_code),
+        classes=classes,
+        user_code=None if user_code is None else sort(user_code),
+        users=users,
+        priority=optional("priority", 0.0),
+        weight=optional("weight", 1.0),
+        deadline=None if deadline is None else np.where(np.isinf(arrival), math.nan, arrival + deadline),
+        expires=None if patience is None else arrival + patience,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        items=items,
+        extra=_extras(streams, sizes, sort),
+    )
+    _join_graph(tasks, streams, starts, rank, order)
+    _join_items(tasks, streams, order, context)
+    _results_in_place(tasks)
+    return tasks, _closed(streams, starts, rank)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _matrix(parts: list[np.ndarray]) -> np.ndarray:
+    """Matrices below each other, filled up with inf to the widest."""
+    width = max(part.shape[1] for part in parts)
+    short = {number: width - part.shape[1] for number, part in enumerate(parts) if part.shape[1] < width}
+    filled = [
+        np.pad(part, ((0, 0), (0, short[number])), constant_values=np.inf) if number in short else part
+        for number, part in enumerate(parts)
+    ]
+    return _joined(filled)
+
+
+def _bytes(column: np.ndarray | None) -> np.ndarray | None:
+    return None if column is None or not column.any() else column.astype(np.int64)
+
+
+def _merged_codes(
+    streams: list[Stream], column: str, names: str, sizes: list[int]
+) -> tuple[np.ndarray | None, list[str]]:
+    """Codes over all streams with one list of names; no column where there is but one name."""
+    known: dict[str, int] = {}
+    parts = []
+    for stream, size in zip(streams, sizes, strict=True):
+        numbers = np.array([known.setdefault(name, len(known)) for name in getattr(stream, names)], dtype=np.int32)
+        codes = getattr(stream, column)
+        parts.append(np.full(size, numbers[0], dtype=np.int32) if codes is None else numbers[codes])
+    return (None if len(known) == 1 else _joined(parts)), list(known)
+
+
+def _ids(streams: list[Stream], sizes: list[int], sort: Any) -> np.ndarray | None:
+    """The ids of tables; with several streams they carry the stream's name, so that they stay unique."""
+    if all(stream.id is None for stream in streams):
+        return None
+    if len(streams) == 1:
+        assert streams[0].id is not None
+        return sort(streams[0].id)
+    parts = []
+    for stream, size in zip(streams, sizes, strict=True):
+        own = range(size) if stream.id is None else stream.id.tolist()
+        parts.append(np.array([f"{stream.name}/{value}" for value in own], dtype=object))
+    return sort(_joined(parts))
+
+
+def _extras(streams: list[Stream], sizes: list[int], sort: Any) -> dict[str, np.ndarray]:
+    names = dict.fromkeys(name for stream in streams for name in stream.extra)
+    return {
+        name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
+        for name in names
+    }
+
+
+def _sorted_lists(streams: list[Stream], lists: list[list[Any]], order: np.ndarray | None) -> list[Any]:
+    flat = [row for part in lists for row in part]
+    return flat if order is None else [flat[row] for row in order.tolist()]
+
+
+def _join_graph(tasks: Tasks, streams: list[Stream], starts: np.ndarray, rank: np.ndarray, order: Any) -> None:
+    """Predecessors as rows of the merged table."""
+    if all(stream.predecessors is None for stream in streams):
+        return
+    new = rank.tolist()
+    parts: list[list[tuple[int, ...]]] = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        if stream.predecessors is None:
+            parts.append([()] * len(stream))
+        else:
+            parts.append([tuple(new[start + p] for p in row) for row in stream.predecessors])
+    tasks.predecessors = _sorted_lists(streams, parts, order)
+
+
+def _join_items(tasks: Tasks, streams: list[Stream], order: Any, context: Context) -> None:
+    """`reads` and `writes` as indexes of items; an item that nobody listed is a problem at its entry."""
+    index = {item.name: number for number, item in enumerate(tasks.items)}
+    problems: list[Problem] = []
+    for key in ("reads", "writes"):
+        if all(getattr(stream, key) is None for stream in streams):
+            continue
+        parts = []
+        for stream in streams:
+            lists = getattr(stream, key) or [()] * len(stream)
+            missing = list(dict.fromkeys(name for row in lists for name in row if name not in index))
+            if missing:
+                shown = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
+                near = suggestion(missing[0], index)
+                message = f"{shown} not listed under data: (items with name and size){near}"
+                problems.append(context.problem((*stream.path, key), message))
+                continue
+            parts.append([tuple(index[name] for name in row) for row in lists])
+        if not problems:
+            setattr(tasks, key, _sorted_lists(streams, parts, order))
+    if problems:
+        raise ScenarioError(problems)
+
+
+def _results_in_place(tasks: Tasks) -> None:
+    """A result with successors stays where it was made: an item that the task writes and its successors read."""
+    if tasks.predecessors is None or tasks.bytes_out is None:
+        return
+    tasks.items = list(tasks.items)
+    made: dict[int, int] = {}
+    extra_reads: dict[int, list[int]] = {}
+    for row, predecessors in enumerate(tasks.predecessors):
+        for predecessor in predecessors:
+            size = int(tasks.bytes_out[predecessor])
+            if not size:
+                continue
+            if predecessor not in made:
+                made[predecessor] = len(tasks.items)
+                tasks.items.append(Item(f"{tasks.name(predecessor)}:out", size))
+            extra_reads.setdefault(row, []).append(made[predecessor])
+    if not made:
+        return
+    reads = list(tasks.reads or [()] * len(tasks))
+    writes = list(tasks.writes or [()] * len(tasks))
+    tasks.bytes_out = tasks.bytes_out.copy()
+    for row, item in made.items():
+        writes[row] = (*writes[row], item)
+        tasks.bytes_out[row] = 0
+    for row, items in extra_reads.items():
+        reads[row] = (*reads[row], *items)
+    tasks.reads, tasks.writes = reads, writes
+    if not tasks.bytes_out.any():
+        tasks.bytes_out = None
+
+
+def _closed(streams: list[Stream], starts: np.ndarray, rank: np.ndarray) -> list[ClosedStream]:
+    found = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        if stream.think is not None:
+            rows = rank[start : start + len(stream)]
+            found.append(
+                ClosedStream(stream.name, rows, stream.clients, stream.think, stream.deadline, stream.patience)
+            )
+    return found

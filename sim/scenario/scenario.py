@@ -1,0 +1,197 @@
+"""A scenario: loaded, validated, and ready to be built into runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sim.errors import Problem, ScenarioError
+from sim.model.record import RunInput
+from sim.scenario import document as documents
+from sim.scenario import overrides as setting
+from sim.scenario.document import Document
+from sim.scenario.policy_schema import Policies, check_policies
+from sim.scenario.schema import ScenarioModel, check
+from sim.scenario.trace_schema import TraceSpec, check_traces
+from sim.workload.traces import TaskTable
+
+Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
+"""`{"policy.scheduler.name": "sjf"}`, or the command line's `["policy.scheduler.name=sjf"]`."""
+
+
+class Scenario:
+    """One scenario; immutable.  Attributes:
+
+    model      the validated values (`sim.scenario.schema.ScenarioModel`)
+    policies   the policies with validated parameters
+    base       the folder that relative paths in the scenario start from
+    raw        the document as plain data, overrides applied and the policy in its long form
+    notes      remarks of trace readers (ignored columns), once `build` has read the traces
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        base: Path,
+        model: ScenarioModel,
+        policies: Policies,
+        traces: dict[int, TraceSpec],
+    ):
+        self.document = document
+        self.base = base
+        self.model = model
+        self.policies = policies
+        self.traces = traces
+        self.notes: list[str] = []
+        self._tables: dict[int, TaskTable] = {}
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def description(self) -> str:
+        return " ".join(self.model.description.split())
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        return self.document.data
+
+    @property
+    def file(self) -> str | None:
+        """The file it was loaded from; None for a mapping."""
+        return self.document.file
+
+    def to_yaml(self, absolute_paths: bool = False) -> str:
+        """The resolved scenario as YAML; loaded again (from the same folder) it is the same scenario.
+
+        With `absolute_paths` the names of files are written in full, so that it can be moved elsewhere.
+        """
+        return documents.dump(self._with_full_paths(self.raw) if absolute_paths else self.raw)
+
+    def with_overrides(self, overrides: Overrides) -> Scenario:
+        """The same scenario with some values changed."""
+        return from_document(self.document.copy(), self.base, overrides)
+
+    @property
+    def content_hash(self) -> str:
+        """Of everything that determines a run besides the seed given to it: values and the files they name."""
+        digest = hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode())
+        for path in sorted(set(self._files(self.raw))):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+    def table(self, entry: int) -> TaskTable:
+        """The trace of a workload entry; read once."""
+        if entry not in self._tables:
+            table = self._tables[entry] = self.traces[entry].read()
+            self.notes += table.notes
+        return self._tables[entry]
+
+    def build(self, seed: int | None = None, replication: int = 0) -> RunInput:
+        """The input of one run."""
+        from sim.scenario.build import build
+
+        return build(self, seed, replication)
+
+    def _files(self, value: Any) -> list[Path]:
+        """Files that texts anywhere in the document name."""
+        if isinstance(value, dict):
+            return [path for inner in value.values() for path in self._files(inner)]
+        if isinstance(value, list):
+            return [path for inner in value for path in self._files(inner)]
+        path = self._file(value)
+        return [] if path is None else [path]
+
+    def _file(self, text: Any) -> Path | None:
+        # A file worth naming has a suffix or a folder; "fcfs" is a policy even where a file is called so.
+        if not isinstance(text, str) or not (set("./") & set(text)) or "\n" in text or len(text) > 1000:
+            return None
+        path = self.base / text
+        return path if path.is_file() else None
+
+    def _with_full_paths(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._with_full_paths(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._with_full_paths(inner) for inner in value]
+        path = self._file(value)
+        return value if path is None else str(path.resolve())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tables can be large: a worker process reads them again.
+        return {**self.__dict__, "_tables": {}}
+
+    def __repr__(self) -> str:
+        return f"Scenario({self.name!r})"
+
+
+def load(
+    source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = (), base: str | Path | None = None
+) -> Scenario:
+    """The scenario in a file, shipped under a name, or given as a mapping, with values changed by `overrides`.
+
+    A text is a file if it has a folder or a YAML suffix or exists, else a shipped name.  `base` is the folder of
+    relative paths: of a file its own, of a mapping the working directory, unless given.
+    ScenarioError lists everything that is wrong.
+    """
+    if isinstance(source, Scenario):
+        return source.with_overrides(overrides) if overrides else source
+    if isinstance(source, Mapping):
+        document, folder = documents.from_mapping(dict(source)), Path()
+    else:
+        path = _path(source)
+        document, folder = documents.read(path), path.parent
+    return from_document(document, folder if base is None else Path(base), overrides)
+
+
+def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
+    """The scenario in a document; changes the document."""
+    setting.apply(document, _assignments(overrides))
+    model, problems = check(document, base)
+    policies, policy_problems = check_policies(document, base)
+    traces, trace_problems = check_traces(document, base)
+    problems += policy_problems
+    problems += [problem for problem in trace_problems if problem not in problems]
+    if problems or model is None or policies is None:
+        raise _in_order(problems + _unreadable(traces))
+    return Scenario(document, base, model, policies, traces)
+
+
+def _in_order(problems: list[Problem]) -> ScenarioError:
+    """All problems by their place."""
+
+    def place(problem: Problem) -> tuple[str, int, int]:
+        return problem.file or "", problem.line or 0, problem.column or 0
+
+    ordered: list[Problem | str] = [*sorted(problems, key=place)]
+    return ScenarioError(ordered)
+
+
+def _unreadable(traces: dict[int, TraceSpec]) -> list[Problem]:
+    """What is wrong with the traces themselves: reported with the rest, not in a second round."""
+    problems: list[Problem] = []
+    for spec in traces.values():
+        try:
+            spec.read()
+        except ScenarioError as error:
+            problems += error.problems
+    return problems
+
+
+def _path(source: str | Path) -> Path:
+    path = Path(source)
+    if isinstance(source, Path) or path.suffix in (".yaml", ".yml", ".json") or path.exists():
+        return path
+    from sim.scenario.shipped import find
+
+    return find(str(source))
+
+
+def _assignments(overrides: Overrides) -> list[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
+    return [setting.parse_assignment(text) for text in overrides]

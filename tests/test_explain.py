@@ -1,0 +1,167 @@
+"""Waits split by cause, against a small cluster whose history is worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hand_made import cluster, gpu_mode, launches, record, three, workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import UsageError
+from sim.model.cluster import WHOLE
+from sim.results.explain import CAUSES, causes, explain, explain_all
+from sim.results.result import Result
+
+NAN = math.nan
+
+
+def story() -> Result:
+    """Two nodes with two GPUs each (devices n0: 1, 2; n1: 4, 5).
+
+    A runs on n0 0-10, B on n1 0-6.  C, a gang of two on one node, is ready at 1: two GPUs are free, but not on
+    one node, until B ends: fragmentation 1-6; it runs on n1 6-9.  D (1 GPU) is ready at 2 and would fit; C is
+    before it: head of line 2-6; then only the policy keeps it, until it starts on n0 at 8: choice 6-8.
+    E (1 GPU) is ready at 3: head of line 3-5; the policy says quota at 5, but between 8 and 9 nothing is free;
+    quota 5-8 and 9-12.  Decided at 12, its first stage begins at 13: transfer.
+    """
+    tasks = workload(
+        [0, 0, 1, 2, 3], [10, 6, 3, 6, 2], [[gpu_mode()], [gpu_mode(2)]], [0, 0, 1, 0, 0],
+        id=np.array(list("ABCDE"), dtype=object),
+        class_code=np.array([0, 0, 1, 0, 0]), classes=["single", "gang"],
+    )  # fmt: skip
+    rec = record(
+        cluster(nodes=2, gpus=2), tasks, [0, 0, 6, 8, 13], [10, 6, 9, 14, 15], [(1,), (4,), (4, 5), (2,), (4,)]
+    )
+    rec.launches = launches(
+        [
+            {"task": 0, "place": 0, "start": 0, "end": 10},
+            {"task": 1, "place": 1, "start": 0, "end": 6},
+            {"task": 2, "place": 2, "start": 6, "end": 9},
+            {"task": 3, "place": 3, "start": 8, "end": 14},
+            {"task": 4, "place": 1, "decided": 12, "start": 13, "end": 15},
+        ]
+    )
+    rec.holds = [(5.0, 4, "quota")]
+    return Result(rec)
+
+
+def test_every_cause_of_the_story():
+    found = causes(story()).set_index("id")
+    expected = {
+        "A": {}, "B": {},
+        "C": {"fragmentation": 5},
+        "D": {"head_of_line": 4, "choice": 2},
+        "E": {"head_of_line": 2, "quota": 6, "no_capacity": 1, "transfer": 1},
+    }  # fmt: skip
+    for task, seconds in expected.items():
+        assert {cause: found.loc[task, cause] for cause in CAUSES if found.loc[task, cause]} == seconds
+
+
+def test_one_task_as_stretches():
+    found = explain(story(), "E")
+    assert list(found.cause) == ["head_of_line", "quota", "no_capacity", "quota", "transfer"]
+    assert list(found["from"]) == [3, 5, 8, 9, 12] and list(found["to"]) == [5, 8, 9, 12, 13]
+    assert found.detail[0] == "behind task C"
+    assert found.seconds.sum() == 10
+    assert explain(story(), "A").empty
+
+
+def test_by_class():
+    found = explain_all(story())
+    assert list(found.index) == ["gang", "single"]
+    assert list(found.loc["single", ["tasks", "wait", "head_of_line"]]) == [4, 16, 6]
+    assert found.loc["gang", "fragmentation"] == 5
+    with pytest.raises(UsageError, match='not by "colour"'):
+        explain_all(story(), "colour")
+
+
+def test_a_busy_gpu_is_no_capacity_and_ids_may_be_text():
+    """On one GPU tasks 1 and 2 of `three` wait for it alone."""
+    assert list(causes(three()).no_capacity) == [0, 3, 5]
+    assert list(explain(three(), "2").cause) == ["no_capacity"]
+
+
+def test_a_device_that_is_down_asleep_or_waking_is_no_capacity():
+    """Idle GPU, one task ready at 0: down 0-2, asleep 3-5, waking 5-6; started at 7, so choice 2-3 and 6-7."""
+    rec = record(cluster(), workload([0], [1]), [7], [8], [(1,)])
+    rec.device_log = [(0.0, 1, "down", 0.0), (2.0, 1, "up", 0.0), (3.0, 1, "sleep", 0.0), (5.0, 1, "wake", 0.0),
+                      (6.0, 1, "awake", 0.0)]  # fmt: skip
+    row = causes(Result(rec)).iloc[0]
+    assert (row.no_capacity, row.choice) == (5, 2)
+
+
+def test_what_never_started_waits_until_the_end():
+    """One task runs for ever; another is ready at 1 and still waits at 6."""
+    rec = record(cluster(), workload([0, 1], [9, 9]), [0, NAN], [NAN, NAN], [(1,), None], end=6.0)
+    row = causes(Result(rec)).iloc[1]
+    assert (row.wait, row.no_capacity) == (5, 5)
+
+
+def test_memory_and_streams_are_capacity():
+    """One GPU of 10 bytes with two streams: a second launch fits beside one of 4 bytes, not beside one of 8."""
+    from sim.model.cluster import DeviceType
+
+    kind = DeviceType("g", memory=10, streams=2)
+    for held, cause in ((4, "choice"), (8, "no_capacity")):
+        modes = [[gpu_mode(kind=kind, gpu_memory=held)], [gpu_mode(kind=kind, gpu_memory=6)]]
+        tasks = workload([0, 0], [3, 1], modes, [0, 1])
+        found = causes(Result(record(cluster(kind=kind), tasks, [0, 3], [3, 4], [(1,)] * 2)))
+        assert found[cause][1] == 3
+
+
+def test_a_stopped_task_that_waits_again_is_before_later_ones():
+    """X (gang of 2) runs 0-1, is stopped and waits again while Y holds one GPU 1-5; Z, ready at 2, would fit."""
+    tasks = workload([0, 1, 2], [5, 4, 1], [[gpu_mode(2)], [gpu_mode()]], [0, 1, 1])
+    rec = record(cluster(gpus=2), tasks, [0, 1, 6], [9, 5, 7], [(1, 2), (1,), (1,)])
+    rec.launches = launches(
+        [
+            {"task": 0, "place": 0, "start": 0, "end": 1, "outcome": 1},
+            {"task": 1, "place": 1, "start": 1, "end": 5},
+            {"task": 0, "place": 0, "start": 7, "end": 9},
+            {"task": 2, "place": 1, "start": 6, "end": 7},
+        ]
+    )
+    row = causes(Result(rec)).iloc[2]
+    assert (row.head_of_line, row.choice) == (3, 1)
+
+
+def test_an_unknown_task_gets_a_suggestion():
+    with pytest.raises(UsageError, match='no task "Q"'):
+        explain(story(), "Q")
+    with pytest.raises(UsageError, match="0 to 2"):
+        explain(three(), 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 50), st.floats(0.01, 20), st.sampled_from([0, 1, 2]), st.floats(0, 5)),
+        min_size=1, max_size=25,
+    )
+)  # fmt: skip
+def test_causes_sum_to_the_wait(rows):
+    """Random loads served in order on two GPUs by single, half and gang tasks, with pauses: causes sum to the wait."""
+    rows.sort()
+    modes = [[gpu_mode()], [gpu_mode(share=WHOLE // 2)], [gpu_mode(2)]]
+    start, finish, place, free = [], [], [], [0.0, 0.0]
+    for arrival, time, shape, pause in rows:
+        used = (0, 1) if shape == 2 else (int(free[1] < free[0]),)
+        begin = max([arrival, *(free[gpu] for gpu in used)]) + pause
+        start.append(begin)
+        finish.append(begin + time)
+        place.append(tuple(gpu + 1 for gpu in used))
+        for gpu in used:
+            free[gpu] = begin + time
+    tasks = workload([row[0] for row in rows], [row[1] for row in rows], modes, [row[2] for row in rows])
+    result = Result(record(cluster(gpus=2), tasks, start, finish, place))
+    found = causes(result)
+    np.testing.assert_allclose(found[list(CAUSES)].sum(axis=1), found.wait, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(found.wait, result.tasks.wait)
+    assert (found[list(CAUSES)] >= -1e-12).all(axis=None)
+    for task in range(len(rows)):
+        stretches = explain(result, task).groupby("cause").seconds.sum()
+        for cause, seconds in stretches.items():
+            assert seconds == pytest.approx(found[cause][task], abs=1e-9)

@@ -1,0 +1,178 @@
+"""The plain task table: what its cells mean, every complaint with its address, and writing it again."""
+
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.errors import ScenarioError
+from sim.workload import task_table
+
+
+@pytest.fixture
+def table(tmp_path):
+    def read(text, name="t.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return task_table.read(path)
+
+    return read
+
+
+@pytest.fixture
+def complaints(table, tmp_path):
+    def of(text):
+        with pytest.raises(ScenarioError) as caught:
+            table(text)
+        return str(caught.value).replace(f"{tmp_path}/", "").split("\n")
+
+    return of
+
+
+def test_blank_and_inf_mean_cannot_run_there(table):
+    found = table("cpu_time,gpu_time,gpu_time.v100\n1,inf,\n,2,3\n")
+    assert found.times["cpu_time"].tolist() == [1, np.inf]
+    assert found.times["gpu_time"].tolist() == [np.inf, 2]
+    assert found.times["gpu_time.v100"].tolist() == [np.inf, 3]
+    assert found.arrival.tolist() == [0, 0]
+
+
+def test_estimates_default_to_the_truth(table):
+    found = table("gpu_time,gpu_time_estimate\n1,2\n3,\n")
+    assert found.estimates["gpu_time"].tolist() == [2, 3]
+
+
+def test_predecessors_by_id_and_items_by_name(table):
+    found = table("id,cpu_time,predecessors,reads,writes\na,1,,x;y,\nb,1,a,x,z\nc,1,a; b,,\n")
+    assert found.predecessors == [(), (0,), (0, 1)]
+    assert found.reads == [("x", "y"), ("x",), ()]
+    assert found.writes == [(), ("z",), ()]
+
+
+def test_ids_are_whole_numbers_only_if_they_print_the_same(table):
+    assert table("id,cpu_time\n7,1\n8,1\n").id.tolist() == [7, 8]
+    assert table("id,cpu_time\n007,1\n8,1\n").id.tolist() == ["007", "8"]
+
+
+def test_further_columns_are_kept_if_numeric(table):
+    found = table("cpu_time,tokens,colour,prioriti\n1,5,red,2\n")
+    assert found.extra["tokens"].tolist() == [5]
+    assert "colour" not in found.extra
+    notes = [note.partition(".csv: ")[2] for note in found.notes]
+    assert notes == [
+        'column "colour" is not known and not numeric: ignored',
+        'column "prioriti" is not known: kept as it is; did you mean "priority"?',
+    ]
+
+
+def test_bad_cells_are_named_by_line_row_and_column(complaints):
+    # A blank line counts as a line, not as a row.
+    assert complaints("arrival,cpu_time,gpus,weight\n0,1,1.5,1\n\nx,-1,1,0\n,nan,1,1\n1e400,1_0,1,1\n") == [
+        't.csv:4: row 2, column arrival: "x" is not a number',
+        "t.csv:5: row 3, column arrival: the cell is blank; every task needs one",
+        't.csv:6: row 4, column arrival: "1e400" is not finite',
+        't.csv:5: row 3, column cpu_time: "nan" is not a number',
+        't.csv:6: row 4, column cpu_time: "1_0" is not a number',
+        't.csv:4: row 2, column cpu_time: "-1" is negative',
+        "t.csv:2: row 1, column gpus: 1.5: a fraction is below 1 (of one GPU), more GPUs are whole",
+        "t.csv:4: row 2, column weight: a weight must be above 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("id,cpu_tme\n1,2\n",
+         't.csv:1: missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE '
+         '("cpu_tme"; did you mean "cpu_time"?)'),
+        ("cpu_time,gpu_time_estimate\n1,2\n", 't.csv:1: column "gpu_time_estimate" has no column "gpu_time" beside it'),
+        ("cpu_time,cpu_time\n1,2\n", 't.csv:1: the column "cpu_time" stands there twice'),
+        ("", "t.csv: is empty"),
+        ("cpu_time\n", "t.csv: the table has no rows"),
+        ("a,cpu_time\n1,2\n3\n", "t.csv:3: the row has 1 cell, but the header has 2 columns"),
+        ("id,cpu_time\na,1\nb,1\na,1\n", 't.csv:4: row 3, column id: "a" is the id of line 2 too'),
+        ("id,cpu_time\na,1\n,1\n", "t.csv:3: row 2, column id: the cell is blank; every task needs one"),
+        ("id,cpu_time,gpu_time\na,1,1\nb,,inf\n",
+         "t.csv:3: row 2, column cpu_time, gpu_time: task b has no finite time on any device"),
+        ("id,cpu_time,predecessors\nalpha,1,\nbeta,1,alpa\n",
+         't.csv:3: row 2, column predecessors: task beta names the unknown predecessor "alpa"; did you mean "alpha"?'),
+        ("id,cpu_time,predecessors\na,1,c\nb,1,a\nc,1,b\n",
+         "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → b → c → a"),
+        ("id,cpu_time,predecessors\na,1,a\n",
+         "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → a"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_table(complaints, text, problem):
+    assert complaints(text) == [problem]
+
+
+def test_many_bad_cells_are_counted(complaints):
+    found = complaints("cpu_time\n" + "x\n" * 1000)
+    assert len(found) == 21
+    assert found[-1] == "t.csv: and 980 more bad cells"
+
+
+def test_parquet_is_read_like_csv_and_rows_are_numbered(tmp_path):
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"id": [1, 2], "cpu_time": [1.0, np.nan], "gpu_time": [2, 3]}).to_parquet(path)
+    assert task_table.read(path).times["cpu_time"].tolist() == [1, np.inf]
+    pd.DataFrame({"id": [1, 1], "cpu_time": [1.0, -2.0]}).to_parquet(path)
+    with pytest.raises(ScenarioError) as caught:
+        task_table.read(path)
+    assert str(caught.value).split("\n") == [
+        f'{path}: row 2, column cpu_time: "-2.0" is negative',
+        f'{path}: row 2, column id: "1" is the id of row 1 too',
+    ]
+    path.write_text("not parquet")
+    with pytest.raises(ScenarioError, match="cannot be read as Parquet"):
+        task_table.read(path)
+
+
+def test_a_million_rows_are_read_in_seconds(tmp_path):
+    """Vectorised: far below what a row at a time would take."""
+    n = 1_000_000
+    path = tmp_path / "big.csv"
+    path.write_text("id,arrival,gpu_time\n" + "".join(f"{k},{k}.5,1.5\n" for k in range(n)))
+    started = time.perf_counter()
+    assert len(task_table.read(path)) == n
+    assert time.perf_counter() - started < 20
+
+
+times = st.floats(0, 1e12) | st.just(np.inf)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.lists(st.tuples(times, st.floats(0, 1e9), st.floats(0, 100)), min_size=1, max_size=8), st.sampled_from(["csv", "parquet"]))
+def test_what_is_written_reads_back_the_same(tmp_path, rows, kind):
+    frame = pd.DataFrame(rows, columns=["gpu_time", "arrival", "priority"])
+    frame["cpu_time"] = 1.0
+    frame["id"] = [f"t{k}" for k in range(len(rows))]
+    frame["predecessors"] = ["" if k == 0 else f"t{k - 1}" for k in range(len(rows))]
+    first, second = tmp_path / "a.csv", tmp_path / f"b.{kind}"
+    task_table.write_frame(frame, first)
+    table = task_table.read(first)
+    task_table.write(table, second)
+    again = task_table.read(second)
+    for name in ("gpu_time", "cpu_time"):
+        assert again.times[name].tolist() == table.times[name].tolist() == frame[name].tolist()
+    assert again.arrival.tolist() == frame["arrival"].tolist()
+    assert again.numbers["priority"].tolist() == frame["priority"].tolist()
+    assert again.id.tolist() == table.id.tolist()
+    assert again.predecessors == table.predecessors
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"a.csv", *(p.name for p in tmp_path.iterdir() if p.name.startswith("b."))})
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "t.parquet"
+    path.write_text("old")
+
+    class Unwritable:
+        pass
+
+    with pytest.raises(Exception, match="."):
+        task_table.write_frame(pd.DataFrame({"a": [Unwritable()]}), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
