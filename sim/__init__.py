@@ -1,0 +1,57 @@
+"""hetsim: which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
+
+    result = sim.run("deep-learning-mix", policy="sjf")     # one run: result.tasks, result.summary
+    found = sim.compare("deep-learning-mix", ["fcfs", "sjf"], replications=10)
+
+Names are loaded when they are first used, so that `import sim` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "run": "sim.experiment.run:run",
+    "compare": "sim.experiment.compare:compare",
+    "load": "sim.experiment.directory:load",
+    "register": "sim.registry:register",
+    "Scenario": "sim.scenario.scenario:Scenario",
+    "Result": "sim.results.result:Result",
+    "Replications": "sim.results.replications:Replications",
+    "Comparison": "sim.results.compare:Comparison",
+    "plots": "sim.plots",
+    "errors": "sim.errors",
+}
+
+__all__ = [  # noqa: PLE0604
+    "Comparison", "Replications", "Result", "Scenario", "compare", "errors", "load", "plots", "register", "run",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from sim import errors, plots
+    from sim.experiment.compare import compare
+    from sim.experiment.directory import load
+    from sim.experiment.run import run
+    from sim.registry import register
+    from sim.results.compare import Comparison
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+    from sim.scenario.scenario import Scenario
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, _, attribute = _WHERE[name].partition(":")
+    found = import_module(module)
+    value = getattr(found, attribute) if attribute else found
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

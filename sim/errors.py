@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 class HetsimError(Exception):
@@ -71,9 +72,13 @@ class UnknownName(HetsimError):
 
 
 class RunError(HetsimError):
-    """A run could not go on; `time` is the simulated time at which it stopped."""
+    """A run could not go on; `time` is the simulated time at which it stopped.
+
+    `result` is the Result with the tables up to then, where there are any.
+    """
 
     time: float | None = None
+    result: Any = None
 
 
 class PolicyError(RunError):

@@ -10,8 +10,11 @@ from hand_made import cluster, gpu_mode, launches, record, three, workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.engine.simulation import Simulation
 from sim.errors import UsageError
-from sim.model.cluster import WHOLE
+from sim.model.cluster import WHOLE, DeviceType, Link
+from sim.model.record import RunInput
+from sim.policy.lists import ListScheduler
 from sim.results.explain import CAUSES, causes, explain, explain_all
 from sim.results.result import Result
 
@@ -102,8 +105,6 @@ def test_what_never_started_waits_until_the_end():
 
 def test_memory_and_streams_are_capacity():
     """One GPU of 10 bytes with two streams: a second launch fits beside one of 4 bytes, not beside one of 8."""
-    from sim.model.cluster import DeviceType
-
     kind = DeviceType("g", memory=10, streams=2)
     for held, cause in ((4, "choice"), (8, "no_capacity")):
         modes = [[gpu_mode(kind=kind, gpu_memory=held)], [gpu_mode(kind=kind, gpu_memory=6)]]
@@ -126,6 +127,25 @@ def test_a_stopped_task_that_waits_again_is_before_later_ones():
     )
     row = causes(Result(rec)).iloc[2]
     assert (row.head_of_line, row.choice) == (3, 1)
+
+
+def test_of_a_real_run_under_strict_fcfs_nothing_is_the_policys_choice():
+    """The replayed capacity is the engine's: whenever the head fitted, it started; and T* bounds the response."""
+    random = np.random.default_rng(5)
+    kind = DeviceType("g", streams=2, link=Link(5e9, 10e9, 1e-4))
+    modes = [[gpu_mode(kind=kind)], [gpu_mode(2, kind=kind)], [gpu_mode(share=WHOLE // 4, kind=kind)]]
+    count = 300
+    sizes = random.integers(0, 10**9, count)
+    tasks = workload(
+        list(np.cumsum(random.exponential(0.2, count))), list(random.exponential(1, count)), modes,
+        random.integers(0, 3, count), bytes_in=sizes, bytes_out=sizes,
+    )  # fmt: skip
+    run = RunInput("strict", cluster(nodes=2, gpus=3, kind=kind), tasks, ListScheduler())
+    result = Result(Simulation(run, check=True).run())
+    found = causes(result)
+    np.testing.assert_allclose(found[list(CAUSES)].sum(axis=1), found.wait, rtol=0, atol=1e-9)
+    assert found.choice.sum() < 1e-9 * found.wait.sum() and found.fragmentation.sum() > 0 and found.transfer.sum() > 0
+    assert result.tasks.slowdown.min() > 1 - 1e-9
 
 
 def test_an_unknown_task_gets_a_suggestion():

@@ -171,9 +171,7 @@ def test_fragmentation():
     most = gpu_mode(share=3 * WHOLE // 4)
     tasks = workload([0, 20, 20], [10, 1, 1], [[most], [gpu_mode()], [gpu_mode(share=WHOLE // 2)]], [0, 1, 2])
     status = [COMPLETED, UNFINISHED, UNFINISHED]
-    rec = record(
-        cluster(gpus=2), tasks, [0, NAN, NAN], [10, NAN, NAN], [(1,), None, None], status=status, end=10.0
-    )
+    rec = record(cluster(gpus=2), tasks, [0, NAN, NAN], [10, NAN, NAN], [(1,), None, None], status=status, end=10.0)
     # The 0.75 request itself (a third of the mix) fits too and cannot use the 0.25 either.
     assert Result(rec).metric("fragmentation") == pytest.approx(0.25 / 1.25)
 
@@ -185,9 +183,7 @@ def test_a_request_that_fits_nowhere_strands_all():
     tasks.shapes[1].index = 1
     tasks.shape[0] = 1
     rec = record(cluster(gpus=2), tasks, [0, NAN], [10, NAN], [(1,), None], end=10.0)
-    assert Result(rec).metric("fragmentation") == pytest.approx(0.5), (
-        "half of the mix is the gang, half the single"
-    )
+    assert Result(rec).metric("fragmentation") == pytest.approx(0.5), "half of the mix is the gang, half the single"
 
 
 def test_groups():

@@ -1,7 +1,5 @@
 """The plain task table: what its cells mean, every complaint with its address, and writing it again."""
 
-import time
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -131,21 +129,14 @@ def test_parquet_is_read_like_csv_and_rows_are_numbered(tmp_path):
         task_table.read(path)
 
 
-def test_a_million_rows_are_read_in_seconds(tmp_path):
-    """Vectorised: far below what a row at a time would take."""
-    n = 1_000_000
-    path = tmp_path / "big.csv"
-    path.write_text("id,arrival,gpu_time\n" + "".join(f"{k},{k}.5,1.5\n" for k in range(n)))
-    started = time.perf_counter()
-    assert len(task_table.read(path)) == n
-    assert time.perf_counter() - started < 20
-
-
 times = st.floats(0, 1e12) | st.just(np.inf)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-@given(st.lists(st.tuples(times, st.floats(0, 1e9), st.floats(0, 100)), min_size=1, max_size=8), st.sampled_from(["csv", "parquet"]))
+@given(
+    st.lists(st.tuples(times, st.floats(0, 1e9), st.floats(0, 100)), min_size=1, max_size=8),
+    st.sampled_from(["csv", "parquet"]),
+)
 def test_what_is_written_reads_back_the_same(tmp_path, rows, kind):
     frame = pd.DataFrame(rows, columns=["gpu_time", "arrival", "priority"])
     frame["cpu_time"] = 1.0
@@ -162,7 +153,7 @@ def test_what_is_written_reads_back_the_same(tmp_path, rows, kind):
     assert again.numbers["priority"].tolist() == frame["priority"].tolist()
     assert again.id.tolist() == table.id.tolist()
     assert again.predecessors == table.predecessors
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"a.csv", *(p.name for p in tmp_path.iterdir() if p.name.startswith("b."))})
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]  # no temporary file is left
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):

@@ -31,7 +31,7 @@ class GpuState:
 
     __slots__ = (
         "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "placements", "layout", "slices", "engines", "kind",
+        "placements", "layout", "relaid", "slices", "engines", "kind",
     )  # fmt: skip
 
     def __init__(self, device: Device, node: NodeState, kind: int):
@@ -50,6 +50,7 @@ class GpuState:
         self.placements: dict[Mode, Placement] = {}
         layouts = device.type.sharing.layouts
         self.layout = tuple(round(s * WHOLE) for s in layouts[0])
+        self.relaid = False  # mig: the layout was changed and the time for it is still to be paid
         self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
         self.engines: Any = None
 
@@ -453,6 +454,7 @@ class Capacity:
         chosen = gpu.slice_for(share)
         assert chosen is not None
         layout, size = chosen
+        gpu.relaid = layout != gpu.layout
         gpu.layout = layout
         gpu.slices[launch] = size
 

@@ -49,19 +49,21 @@ class Clock(simpy.Environment):
         self.round_due = False
         self.fired = 0
         self._stale = 0
-        self._time_of: Callable[[], int] = self._eid.__next__
+        self._next_entry: Callable[[], int] = self._eid.__next__
+        self._heap: list[Any] = self._queue
+        """SimPy's heap, which holds (time, order, entry, event)."""
 
     def at(self, time: float, order: int, timer: Timer) -> None:
         """Fire the timer at an absolute time (so that equal times stay equal floats)."""
-        timer.entry = entry = self._time_of()
-        heappush(self._queue, (time, order, entry, timer))  # type: ignore[arg-type]
+        timer.entry = entry = self._next_entry()
+        heappush(self._heap, (time, order, entry, timer))
 
     def cancel(self, timer: Timer) -> None:
         """The timer's pending entry becomes stale; harmless if none is pending."""
         if timer.entry >= 0:
             timer.entry = -1
             self._stale += 1
-            if self._stale > 1000 and 2 * self._stale > len(self._queue):
+            if self._stale > 1000 and 2 * self._stale > len(self._heap):
                 self._compact()
 
     def again(self, time: float, order: int, timer: Timer) -> None:
@@ -71,20 +73,18 @@ class Clock(simpy.Environment):
 
     def _compact(self) -> None:
         """Throw out stale entries; in place, because the loop holds on to the list."""
-        self._queue[:] = [
-            item for item in self._queue if getattr(item[3], "entry", item[2]) == item[2]
-        ]  # fmt: skip
-        heapify(self._queue)
+        self._heap[:] = [item for item in self._heap if getattr(item[3], "entry", item[2]) == item[2]]
+        heapify(self._heap)
         self._stale = 0
 
     @property
     def pending(self) -> int:
         """Live entries in the heap."""
-        return len(self._queue) - self._stale
+        return len(self._heap) - self._stale
 
     def advance(self) -> bool:
         """Fire events until a round is due (True), or until nothing is left before `end` (False)."""
-        queue: list[Any] = self._queue
+        queue = self._heap
         while queue:
             time = queue[0][0]
             if time > self._now:

@@ -28,6 +28,17 @@ class Launch(Timer):
         "number", "task", "tasks", "placement", "cores", "decided", "stage", "total", "left", "rate", "updated",
         "finish_at", "stages", "position",
     )  # fmt: skip
+    # Set by whoever makes the launch, or when its first stage begins.
+    cores: int
+    """Bitmask of the cores it took (a CPU launch)."""
+    position: int
+    """Of its mode in the first task's shape."""
+    stage: int
+    total: float
+    left: float
+    rate: float
+    updated: float
+    finish_at: float
 
     def __init__(self, then: Callable[[Any], None], number: int, task: Task, placement: Placement, now: float):
         self.entry = -1
@@ -38,8 +49,6 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.stages: Stages | None = None
-
-    # Set by whoever makes it: cores (bitmask of cores taken), position (of its mode in the task's shape).
 
     def __lt__(self, other: Launch) -> bool:
         return self.number < other.number
@@ -74,13 +83,15 @@ class Stages:
 class History:
     """What a task keeps from its former launches."""
 
-    __slots__ = ("busy", "saved_at", "checkpoint")
+    __slots__ = ("busy", "saved_at", "saved_by", "checkpoint")
 
     def __init__(self) -> None:
         self.busy = 0.0
         """Device-seconds received in launches that were stopped."""
         self.saved_at: int | None = None
         """The location (sim.engine.places) of its saved state, if it has one."""
+        self.saved_by = 0.0
+        """The time from which that state is there."""
         self.checkpoint = 0.0
         """The finished fraction that is safe."""
 

@@ -103,7 +103,14 @@ class Launcher:
         launch.left = launch.total = launch.rate = 0.0
         launch.updated = self.clock._now
         states = [self.capacity.of[device.index] for device in launch.placement.devices]
+        for state in states:
+            if isinstance(state, GpuState) and state.relaid:
+                state.relaid = False
+                state.ready_at = max(state.ready_at, self.clock._now) + state.device.type.sharing.reconfigure
         ready_at = max(state.ready_at for state in states)
+        for task in launch.tasks:
+            if task._history is not None:
+                ready_at = max(ready_at, task._history.saved_by)
         items = {item: None for task in launch.tasks for item in (*task.reads, *task.writes)}
         stages.items = tuple(items)
         for gpu in states:
@@ -261,9 +268,14 @@ class Launcher:
         launch.stage = RESTORE
         if stages.start != stages.start:
             stages.start = self.clock._now
-        timer = Timer(lambda _: (stages.flows.clear(), self._queue(launch)))
+        timer = Timer(lambda _: self._restored(launch))
         stages.flows.append(timer)
         self.clock.at(self.clock._now + seconds, FINISH, timer)
+
+    def _restored(self, launch: Launch) -> None:
+        assert launch.stages is not None
+        launch.stages.flows.clear()
+        self._queue(launch)
 
     # Compute ------------------------------------------------------------------------------------------------
 
@@ -520,7 +532,7 @@ class Launcher:
                     self.places.written(item, host(launch.placement.devices[0].node))
         self._release(launch)
         self.recorder.launch(launch, LAUNCH_COMPLETED, now)
-        self.account(launch, now, kept=1.0)
+        self.account(launch, now, kept=1.0, complete=True)
         launch.stage = OVER
         self.on_complete(launch)
         launch.tasks = ()
@@ -535,13 +547,13 @@ class Launcher:
                     self.places.unpin(stages.items, state)
         self.capacity.give(launch.placement, launch, launch.cores)
 
-    def account(self, launch: Launch, end: float, kept: float) -> None:
+    def account(self, launch: Launch, end: float, kept: float, complete: bool = False) -> None:
         """Add the launch's stage times to its tasks; `kept` is the part of its computing that counts."""
         stages = launch.stages
         assert stages is not None
         upload = _span(stages.upload_start, stages.upload_end)
         compute = _span(stages.compute_start, end if launch.stage == COMPUTE else stages.compute_end)
-        download = _span(stages.download_start, end) if launch.stage == DOWNLOAD and kept == 1.0 else 0.0
+        download = _span(stages.download_start, end) if complete else 0.0
         detail = self.recorder.detail
         members = len(launch.tasks)
         for task in launch.tasks:
@@ -551,7 +563,7 @@ class Launcher:
             if kept > 0:
                 detail("upload")[row] += upload
                 detail("compute")[row] += compute * kept
-                detail("download")[row] += download if launch.left == 0.0 else 0.0
+                detail("download")[row] += download
             else:
                 detail("upload"), detail("compute"), detail("download")
         if members > 1:
@@ -600,13 +612,15 @@ class Launcher:
             outcome = LAUNCH_LOST
         self.recorder.launch(launch, outcome, now, lost=stages.busy * (1.0 - kept) if progress else 0.0)
         if progress == 0.0 or kept == 0.0:
-            self.account_lost(launch)
+            self.account(launch, now, kept=0.0)
         else:
             self.account(launch, now, kept)
         launch.stage = OVER
         name = "migrations" if outcome == LAUNCH_MOVED else "preemptions"
         for task in launch.tasks:
             self.recorder.detail(name)[task.index] += 1
+        for task in launch.tasks if saving else ():
+            task._history.saved_by = now + saving
         if saving:
             for device in launch.placement.devices:
                 state = self.capacity.of[device.index]
@@ -616,6 +630,7 @@ class Launcher:
 
     def _keep(self, launch: Launch, progress: float, keep: bool, fault: bool) -> float:
         """Set what stays done of each task; the fraction of this launch's computing that counts."""
+        assert launch.stages is not None
         device = launch.placement.devices[0]
         computed = launch.total * progress
         kept_seconds = 0.0
@@ -635,7 +650,7 @@ class Launcher:
             else:
                 task.done = history.checkpoint = 0.0
             if task.done > before:
-                kept_seconds += (task.done - before) / (1.0 - before) * computed / len(launch.tasks)
+                kept_seconds += (task.done - before) / (1.0 - before) * launch.total / len(launch.tasks)
             if task.done > 0:
                 history.saved_at = host(device.node)
             elif not keep:
@@ -650,9 +665,6 @@ class Launcher:
         if math.isinf(interval) or full <= 0:
             return 0.0
         return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
-
-    def account_lost(self, launch: Launch) -> None:
-        self.account(launch, self.clock._now, kept=0.0)
 
     def _save_seconds(self, launch: Launch) -> float:
         """Time to save: the fixed part, and state over the device's idle link."""
@@ -682,10 +694,11 @@ class Fetching:
         places.pin([self.item], self.gpu)
         for item in places.evict(self.gpu):
             way = places.hops(self.gpu.device.index, self.launcher._host_of(self.gpu.device))[0][0]
-            self.launcher.links.send(
-                way, places.items[item].size, 0.0, lambda _, item=item: places.written_back(item, self.gpu)
-            )
+            self.launcher.links.send(way, places.items[item].size, 0.0, partial(self._written_back, item))
         self.gpu.engines.upload.request(self, self._turn)
+
+    def _written_back(self, item: int, flow: Any) -> None:
+        self.launcher.places.written_back(item, self.gpu)
 
     def _turn(self) -> None:
         places = self.launcher.places

@@ -48,11 +48,11 @@ class Places:
         self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)
         for row in tasks.writes or ():
-            for item in row:
-                self.made[item] = True
+            for index in row:
+                self.made[index] = True
         for row in tasks.reads or ():
-            for item in row:
-                self.readers[item] += 1
+            for index in row:
+                self.readers[index] += 1
         for index, item in enumerate(tasks.items):
             if item.home is not None:
                 self.where.append({host(item.home): None})

@@ -11,7 +11,7 @@ import heapq
 import math
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from sim.engine.capacity import Capacity
 from sim.engine.checks import Checker
@@ -64,6 +64,9 @@ class Arrivals(Timer):
     """The open streams, already merged: one pending event, the next row's arrival."""
 
     __slots__ = ("row", "last", "base", "times", "shapes", "rows", "estimates")
+    shapes: list[int]
+    rows: list[list[float]]
+    estimates: list[list[float]]
 
     def __init__(self, then: Callable[[Any], None], last: int):
         super().__init__(then)
@@ -444,13 +447,11 @@ class Simulation:
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
         self.decisions += 1
-        kind = decision.__class__
+        kind: Any = decision.__class__
         if kind is Start:
-            self._start(decision)  # type: ignore[arg-type]
+            self._start(cast(Start, decision))
         elif kind is Wait:
-            self._wake_on = decision.on  # type: ignore[union-attr]
-            if decision.until < math.inf:  # type: ignore[union-attr]
-                self._wait_until(decision.until)  # type: ignore[union-attr]
+            self._wait(cast(Wait, decision))
         else:
             handler = self._handlers.get(kind)
             if handler is None:
@@ -467,27 +468,27 @@ class Simulation:
         if (
             task.__class__ is Task
             and mode in self._quick
-            and task.state == WAITING  # type: ignore[union-attr]
-            and task._history is None  # type: ignore[union-attr]
-            and task.allowed is None  # type: ignore[union-attr]
+            and task.state == WAITING
+            and task._history is None
+            and task.allowed is None
             and len(placement.devices) == 1
         ):
-            position = task.shape.position.get(mode)  # type: ignore[union-attr]
+            position = task.shape.position.get(mode)
             if position is not None:
                 cores = self.capacity.quick_take(placement)
                 if cores >= 0:
                     now = self.clock._now
                     self._launches = number = self._launches + 1
-                    launch = Launch(self._finish_quick_method, number, task, placement, now)  # type: ignore[arg-type]
+                    launch = Launch(self._finish_quick_method, number, task, placement, now)
                     launch.cores = cores
                     launch.position = position
-                    task.state = RUNNING  # type: ignore[union-attr]
-                    task.launch = launch  # type: ignore[union-attr]
-                    row = task.index  # type: ignore[union-attr]
+                    task.state = RUNNING
+                    task.launch = launch
+                    row = task.index
                     del self.waiting[row]
                     self.running[number] = launch
                     self._starts[row] = now
-                    self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)  # type: ignore[union-attr]
+                    self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
                     return
         self._start_fully(decision)
 
@@ -689,7 +690,11 @@ class Simulation:
         if problem is not None:
             raise self._illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
 
-    def _wait_until(self, until: float) -> None:
+    def _wait(self, decision: Wait) -> None:
+        self._wake_on = decision.on
+        until = decision.until
+        if until == math.inf:
+            return
         if not until > self.clock._now:
             raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
         if self.running or self.to_come or self.waiting:

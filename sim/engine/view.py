@@ -41,7 +41,7 @@ class EngineView:
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
-            return rule(task, self)  # type: ignore[arg-type]
+            return rule(task, self)
         if self._with_items:
             return self._fit_with_items(task)
         modes = task.shape.modes

@@ -86,7 +86,8 @@ class Plan:
                     found.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
             wanted = max(1, mode.cpus // 1000) if mode.on_cpu else mode.gpus
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
-                found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {len(step.devices)}")
+                named = len(step.devices)
+                found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
         missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
         if missing:
             found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")

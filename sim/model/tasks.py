@@ -104,7 +104,8 @@ class Shape:
 class Item:
     """A named piece of data.  `home`: node whose host memory holds it first; None: every host has it.
 
-    An item that a task of the run writes has no home: it comes into being where that task ran.
+    An item without a home that a task of the run writes comes into being where that task ran; one with a home
+    has a first version there.
     """
 
     name: str

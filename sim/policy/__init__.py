@@ -1,6 +1,7 @@
 """What a policy author imports: the contract, list scheduling, queues."""
 
 from sim.policy.contract import (
+    WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Accept,
@@ -29,7 +30,7 @@ from sim.policy.lists import Discipline, ListScheduler, arrival_order
 from sim.policy.queues import TaskQueue
 
 __all__ = [
-    "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Batching", "Decision", "Defer", "Discipline",
-    "Drop", "Fetch", "Hold", "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem", "Planner",
-    "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
+    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Batching", "Decision", "Defer",
+    "Discipline", "Drop", "Fetch", "Hold", "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem",
+    "Planner", "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
 ]  # fmt: skip

@@ -124,6 +124,7 @@ class Wait:
         self.on = on
 
 
+WAIT_FOR_CHANGE = Wait(on="change")
 WAIT_FOR_RELEASE = Wait(on="release")
 WAIT_FOR_READY = Wait(on="ready")
 

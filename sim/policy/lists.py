@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import Literal
+from typing import Any, Literal
 
 from sim.model.plan import Placement
 from sim.model.tasks import Shape, Task
 from sim.policy.contract import (
+    WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Decision,
@@ -88,29 +89,29 @@ class ListScheduler(Scheduler):
         return [task for task in tasks if task is not head]
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        heads = [(entry, queue) for queue in self.by_shape.values() if (entry := queue.head_entry()) is not None]
+        heads = [head for queue in self.by_shape.values() if (head := _merge_key(queue)) is not None]
         if not heads:
             yield WAIT_FOR_READY
             return
         heapify(heads)
         while heads:
-            entry, queue = heads[0]
-            task = entry[3]
+            _, _, _, task, queue = heads[0]
             placement = self.place(task, view)
             if placement is not None:
                 queue.pop()
                 yield Start(task, placement)
-                following = queue.head_entry()
+                following = _merge_key(queue)
                 if following is None:
                     heappop(heads)
                 else:
-                    heapreplace(heads, (following, queue))
+                    heapreplace(heads, following)
                 continue
             # Starts free nothing, so a shape that does not fit is out for this round.
             heappop(heads)
             if self.placement is not None and any(view.fits(mode) for mode in task.modes):
                 yield from self._others(queue, task, view)
-        yield WAIT_FOR_RELEASE
+        # What is blocked needs a release, but a newcomer with other demands may fit at once.
+        yield WAIT_FOR_CHANGE
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
         """The rule declined a task that would fit: it may judge others of the shape otherwise."""
@@ -123,3 +124,9 @@ class ListScheduler(Scheduler):
 
     def place(self, task: Task, view: View) -> Placement | None:
         return view.fit(task) if self.placement is None else self.placement(task, view)
+
+
+def _merge_key(queue: TaskQueue) -> tuple[Any, float, int, Task, TaskQueue] | None:
+    """The head of a queue, comparable with those of other queues: tickets are not, they count within one."""
+    entry = queue.head_entry()
+    return None if entry is None else (entry[0], entry[1], entry[3].index, entry[3], queue)

@@ -83,9 +83,7 @@ def compare(
     if metrics is None:
         columns = {name: frame for name, frame in columns.items() if frame.notna().any(axis=None)}
     policies = list(sets)
-    pairs = (
-        [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
-    )
+    pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
     table, rows, winners, sentences = {}, [], {}, []
     for name, frame in columns.items():
         intervals = [student_interval(frame[policy].to_numpy(), confidence, name) for policy in policies]

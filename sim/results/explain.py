@@ -197,17 +197,13 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         blocked = queues.first[now != _FITS]
         if len(blocked):
             head[number] = blocked.min()
-    return _Waits(
-        record, row, ready, decided, until, variant, rank, by_rank, replay.grid, states, head, _holds(record)
-    )
+    return _Waits(record, row, ready, decided, until, variant, rank, by_rank, replay.grid, states, head, _holds(record))
 
 
 def _verdict(state: Capacity, owner: np.ndarray, count: int) -> np.ndarray:
     """0 no capacity, 1 fragmented, 2 fits, for every variant."""
     verdict = np.zeros(count, np.int8)
-    np.maximum.at(
-        verdict, owner, np.where(state.fit(), _FITS, np.where(state.suffices(), _FRAGMENTED, _NO_CAPACITY))
-    )
+    np.maximum.at(verdict, owner, np.where(state.fit(), _FITS, np.where(state.suffices(), _FRAGMENTED, _NO_CAPACITY)))
     return verdict
 
 
@@ -258,9 +254,7 @@ class _Queues:
             index[row] = at
             task = index[np.asarray(columns["task"])]
             again = np.isin(np.asarray(columns["outcome"]), (LAUNCH_STOPPED, LAUNCH_LOST)) & (task >= 0)
-            events.append(
-                (np.asarray(columns["end"], float)[again], task[again], np.ones(int(again.sum()), bool))
-            )
+            events.append((np.asarray(columns["end"], float)[again], task[again], np.ones(int(again.sum()), bool)))
             events.append(
                 (
                     np.asarray(columns["decided"], float)[task >= 0],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from sim.model.record import COMPLETED, NOT_ARRIVED
-from sim.results.modes import capacity, gather, mode_time, transfer_bytes, units
+from sim.results.modes import capacity, gather, mode_time, transfers, units
 from sim.results.tables import batch_members
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
     tasks = record.input.tasks
     finish = np.where(np.isnan(record.finish), record.end, record.finish)
     there = (record.status != NOT_ARRIVED) & np.isfinite(tasks.arrival)
-    active = _active(
-        tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None
-    )
+    active = _active(tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None)
     chosen = np.flatnonzero(record.status == COMPLETED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
     if not len(chosen):
@@ -41,11 +39,11 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
         crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
     crowd = np.maximum(np.nan_to_num(crowd, nan=1.0), 1.0)
     isolated = np.full(len(chosen), math.inf)
-    sizes = transfer_bytes(tasks)
+    moved = transfers(tasks)
     for position in range(table.width):
         part = table.by_shape(position, lambda mode: units(mode) / capacity(mode, table.cluster), math.inf)
         portion = gather(part, tasks.shape[chosen])
-        time = mode_time(table, position, *sizes)[chosen]
+        time = mode_time(table, position, moved)[chosen]
         with np.errstate(invalid="ignore"):
             np.fmin(isolated, time * np.maximum(1.0, portion * crowd), out=isolated)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -106,11 +104,7 @@ def jain(run: Measured) -> float:
     tasks = record.input.tasks
     chosen = np.flatnonzero(record.status != NOT_ARRIVED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
-    users = (
-        np.zeros(len(chosen), np.int64)
-        if tasks.user_code is None
-        else tasks.user_code[chosen].astype(np.int64)
-    )
+    users = np.zeros(len(chosen), np.int64) if tasks.user_code is None else tasks.user_code[chosen].astype(np.int64)
     wanted = np.full(len(chosen), math.inf)
     for position in range(table.width):
         size = table.by_shape(position, lambda mode: math.inf if mode.on_cpu else mode.gpu_share, math.inf)
@@ -125,9 +119,7 @@ def jain(run: Measured) -> float:
         return math.nan
     weight = np.ones(len(chosen)) if tasks.weight is None else tasks.weight[chosen]
     number = np.bincount(users, minlength=count)
-    mean_weight = np.where(
-        having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0
-    )
+    mean_weight = np.where(having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0)
     gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
     entitled = run.duration * gpus * mean_weight / mean_weight.sum()
     received = np.bincount(users, weights=_gpu_seconds(run)[chosen], minlength=count)

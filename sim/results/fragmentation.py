@@ -40,15 +40,13 @@ def fragmentation(run: Measured) -> float:
     total = weighted = 0.0
     for begin, end, touched in Replay(record, run.result.modes, state).segments():
         if len(touched):
-            free[touched], stranded[touched] = (
-                part[touched] for part in _measure(state, mix, touched, free, stranded)
-            )
+            free[touched], stranded[touched] = (part[touched] for part in _measure(state, mix, touched, free, stranded))
         span = min(end, run.high) - max(begin, run.low)
         unallocated = free.sum()
         if span > 0 and unallocated > 0:
             total += span
             weighted += span * stranded.sum() / unallocated
-    return weighted / total if total else math.nan
+    return float(weighted / total) if total else math.nan
 
 
 def request_mix(record: Record, table: ModeTable) -> tuple[list[Mode], np.ndarray]:

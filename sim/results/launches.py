@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,14 @@ class Launches:
 
     def __len__(self) -> int:
         return len(self.task)
+
+    @property
+    def lost_part(self) -> np.ndarray | float:
+        """The part of each launch's computing that did not count, 0 to 1."""
+        if self.lost is None or not self.lost.any():
+            return 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.busy > 0, np.minimum(self.lost / self.busy, 1.0), 0.0)
 
 
 def launches_of(record: Record, table: ModeTable) -> Launches:
@@ -154,9 +163,7 @@ class Places:
         self.is_cpu = self.flat == self.hosts
         self._record = record
 
-    def spread(
-        self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False
-    ) -> np.ndarray:
+    def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
         """Sum weights of launches by device: each device of a launch's place gets the whole weight.
 
         `to_hosts`: to the hosts of the place's devices instead, each in proportion to its devices there.
@@ -164,9 +171,7 @@ class Places:
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
         if to_hosts:
             by_place /= np.maximum(self.sizes, 1)
-        return np.bincount(
-            self.hosts if to_hosts else self.flat, weights=by_place[self.owner], minlength=devices
-        )
+        return np.bincount(self.hosts if to_hosts else self.flat, weights=by_place[self.owner], minlength=devices)
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Code of each place in `used` (and -1 for place -1) and the device names they stand for."""
@@ -202,7 +207,7 @@ def _coded(texts: list[str]) -> tuple[np.ndarray, list[str]]:
     return np.array([*codes, -1], dtype=np.int32), list(known)
 
 
-def categorical(codes: np.ndarray, names: list[str]) -> pd.Categorical:
+def categorical(codes: np.ndarray, names: list[str]) -> Any:
     """A categorical of codes into names (which may repeat); -1 is missing."""
     lookup, categories = _coded(list(names))
     if len(categories) != len(names):

@@ -134,8 +134,7 @@ def throughput(run: Measured) -> float:
     """Completions inside the window per second, whenever the tasks arrived."""
     frame = run.result.tasks
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
-    closed = run.high == run.result.end  # a drained run ends with its last finish, which belongs to it
-    inside = np.count_nonzero((finish >= run.low) & ((finish < run.high) | closed))
+    inside = np.count_nonzero((finish >= run.low) & (finish <= run.high))  # a drained run ends with its last finish
     return inside / run.duration if run.duration > 0 else math.nan
 
 
@@ -183,9 +182,7 @@ def bsld_swf_mean(run: Measured) -> float:
 
 
 def _devices(run: Measured, gpus: bool) -> np.ndarray:
-    return np.array(
-        [(device.type.kind != "cpu") == gpus for device in run.result.record.input.cluster.devices]
-    )
+    return np.array([(device.type.kind != "cpu") == gpus for device in run.result.record.input.cluster.devices])
 
 
 def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -114,32 +115,72 @@ def _devices(mode: Mode, node: Node) -> int:
     )
 
 
-def exclusive_time(table: ModeTable, bytes_in: np.ndarray | None, bytes_out: np.ndarray | None) -> np.ndarray:
+@dataclass
+class Transfers:
+    """Bytes that each task moves when it runs alone, None where none does.
+
+    Every device of a gang uploads its equal part of the private input and all items read, which come from the
+    host; private output and written items that nobody reads are downloaded in equal parts (a result with readers
+    stays where it was made).
+    """
+
+    private: np.ndarray | None
+    items: np.ndarray | None
+    output: np.ndarray | None
+
+
+def transfers(tasks: Tasks) -> Transfers:
+    """Of all tasks of a workload."""
+    if tasks.reads is None and tasks.writes is None:
+        return Transfers(tasks.bytes_in, None, tasks.bytes_out)
+    sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
+    final = sizes.copy()
+    final[np.fromiter(chain.from_iterable(tasks.reads or ()), np.int64)] = 0.0
+    written = _sum_items(tasks.writes, final, len(tasks))
+    output = tasks.bytes_out if written is None else written + (0 if tasks.bytes_out is None else tasks.bytes_out)
+    return Transfers(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)), output)
+
+
+def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: int) -> np.ndarray | None:
+    if lists is None:
+        return None
+    rows = np.repeat(np.arange(count), np.fromiter(map(len, lists), np.int64, count))
+    return np.bincount(rows, weights=sizes[np.fromiter(chain.from_iterable(lists), np.int64)], minlength=count)
+
+
+def exclusive_time(table: ModeTable) -> np.ndarray:
     """T*: each task's true time alone in the fastest mode the cluster offers, as a batch of one.
 
-    Upload and download stages and the bytes over the device's link count (latency + bytes / rate), with all
-    items read coming from the host; a CPU mode transfers nothing.  inf where no mode can run.
+    Upload and download stages and the bytes over the device's link count (latency + bytes / rate); a CPU mode
+    transfers nothing.  inf where no mode can run.
     """
     best = np.full(len(table.tasks), np.inf)
+    moved = transfers(table.tasks)
     for position in range(table.width):
-        np.fmin(best, mode_time(table, position, bytes_in, bytes_out), out=best)
+        np.fmin(best, mode_time(table, position, moved), out=best)
     return best
 
 
-def mode_time(
-    table: ModeTable, position: int, bytes_in: np.ndarray | None, bytes_out: np.ndarray | None
-) -> np.ndarray:
+def mode_time(table: ModeTable, position: int, moved: Transfers) -> np.ndarray:
     """The same in the mode at one position of every task's shape; inf where there is none."""
     tasks = table.tasks
-    total = tasks.time[:, position] + gather(table.by_shape(position, _constant, math.inf), tasks.shape)
-    for sizes, rate in ((bytes_in, _upload_rate), (bytes_out, _download_rate)):
-        if sizes is None:
-            continue
-        latency = gather(
-            table.by_shape(position, lambda m: 0.0 if m.on_cpu else m.type.link.latency, 0.0), tasks.shape
-        )
-        rates = gather(table.by_shape(position, rate, math.inf), tasks.shape)
-        total += np.where(sizes > 0, latency + sizes / rates, 0.0)
+
+    def of_mode(value: Callable[[Mode], float], missing: float = 0.0) -> np.ndarray | float:
+        return gather(table.by_shape(position, value, missing), tasks.shape)
+
+    total = tasks.time[:, position] + of_mode(_constant, math.inf)
+    upload: np.ndarray | float = 0.0
+    if moved.private is not None:
+        upload = moved.private / of_mode(lambda mode: max(1, mode.gpus), 1.0)
+    if moved.items is not None:
+        upload = upload + moved.items
+    output: np.ndarray | float = 0.0
+    if moved.output is not None:
+        output = moved.output / of_mode(lambda mode: max(1, mode.gpus), 1.0)
+    for size, rate in ((upload, _upload_rate), (output, _download_rate)):
+        if isinstance(size, np.ndarray):
+            latency = of_mode(lambda mode: 0.0 if mode.on_cpu else mode.type.link.latency)
+            total += np.where(size > 0, latency + size / of_mode(rate, math.inf), 0.0)
     return total
 
 
@@ -163,35 +204,3 @@ def _download_rate(mode: Mode) -> float:
         return math.inf
     link = mode.type.link
     return link.upload if link.duplex == "half" else link.download
-
-
-def transfer_bytes(tasks: Tasks) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Bytes each task uploads and downloads when it runs alone.
-
-    Up: its private bytes and all items it reads.  Down: its private bytes and the items it writes that nobody
-    reads (a result with readers stays where it was made).
-    """
-    if tasks.reads is None and tasks.writes is None:
-        return tasks.bytes_in, tasks.bytes_out
-    sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
-    read = np.fromiter(chain.from_iterable(tasks.reads or ()), np.int64)
-    final = sizes.copy()
-    final[read] = 0.0
-    up = _add(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)))
-    down = _add(tasks.bytes_out, _sum_items(tasks.writes, final, len(tasks)))
-    return up, down
-
-
-def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: int) -> np.ndarray | None:
-    if lists is None:
-        return None
-    rows = np.repeat(np.arange(count), np.fromiter(map(len, lists), np.int64, count))
-    return np.bincount(
-        rows, weights=sizes[np.fromiter(chain.from_iterable(lists), np.int64)], minlength=count
-    )
-
-
-def _add(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second

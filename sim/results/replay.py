@@ -53,9 +53,7 @@ class Capacity:
 
     def _ask(self, names: list[str]) -> None:
         asked = self.asked
-        self.asked_type = np.array(
-            [names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked]
-        )
+        self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
         self.asked_cores = np.array([mode.cpus for mode in asked], dtype=np.int64)
         self.asked_gpus = np.array([mode.gpus for mode in asked], dtype=np.int64)
         self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in asked], dtype=np.int64)
@@ -88,9 +86,7 @@ class Capacity:
         if self.spans.any():
             # Of a mode over nodes each device brings its part of the cores and the memory.
             gpus = np.maximum(self.asked_gpus, 1)
-            by_cores = np.where(
-                self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices
-            )
+            by_cores = np.where(self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices)
             room = devices if memory == np.inf else memory * gpus // np.maximum(self.asked_memory, 1)
             by_memory = np.where(self.asked_memory > 0, room, devices)
             fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)), fits)
@@ -121,19 +117,18 @@ class Capacity:
     def take(self, devices: Sequence[int], mode: Mode, sign: int) -> list[int]:
         """Hold (sign 1) or give back (-1) a place; the nodes touched."""
         cluster = self.cluster
-        touched: list[int] = []
+        nodes: dict[int, int] = {}
         for index in devices:
             device = cluster.devices[index]
-            touched.append(device.node)
+            nodes[device.node] = nodes.get(device.node, 0) + 1
             if device.local >= 0:
                 self.share[device.node, device.local] -= sign * mode.share
                 self.gpu_memory[device.node, device.local] -= sign * mode.gpu_memory
-            # Whole thousandths: a gang over nodes books its cores in proportion.
-            self.cores[device.node] -= sign * (mode.cpus // len(devices))
-            self.memory[device.node] -= sign * (mode.memory // len(devices))
-        self.cores[touched[0]] -= sign * (mode.cpus % len(devices))
-        self.memory[touched[0]] -= sign * (mode.memory % len(devices))
-        return touched
+        for node, count in nodes.items():
+            # A gang over nodes books its cores and memory in proportion to its devices there, rounded up.
+            self.cores[node] -= sign * -(-mode.cpus * count // len(devices))
+            self.memory[node] -= sign * -(-mode.memory * count // len(devices))
+        return list(nodes)
 
     def switch(self, index: int, what: str) -> list[int]:
         """Apply an entry of the device log; the nodes touched."""

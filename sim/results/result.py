@@ -142,16 +142,12 @@ class Result:
     def summary(self) -> pd.DataFrame:
         """The metrics of every summary: index `metric`, column `value`."""
         values = self.values()
-        return pd.DataFrame(
-            {"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float
-        )
+        return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...)."""
         if group not in self.tasks.columns:
-            raise UsageError(
-                f'tasks have no column "{group}" to group by; there are {", ".join(self.tasks.columns)}'
-            )
+            raise UsageError(f'tasks have no column "{group}" to group by; there are {", ".join(self.tasks.columns)}')
         known = [name for name in metrics.summary_names(self.bound) if name not in metrics.RUN_ONLY]
         chosen = known if names is None else list(names)
         for name in chosen:

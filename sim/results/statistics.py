@@ -38,9 +38,7 @@ class Interval:
         return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({self.confidence:.0%}, n = {self.n})"
 
 
-def student_interval(
-    values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = ""
-) -> Interval:
+def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
     """The t interval of independent values; low and high are NaN for fewer than two or for infinite ones."""
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
@@ -90,9 +88,7 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
         else:
             p = float(2 * stats.t.sf(abs(mean) / error, count - 1))
         found.append((mean, error, p, count))
-    testable = sorted(
-        (i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2]
-    )
+    testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
     result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
     level, holds = 0.0, True
     for step, index in enumerate(testable):

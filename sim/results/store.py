@@ -54,11 +54,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
     """
     if target.exists() or target.is_symlink():
-        ours = (
-            target.is_dir()
-            and not target.is_symlink()
-            and ((target / mark).is_file() or not any(target.iterdir()))
-        )
+        ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
         if not ours:
             raise UsageError(f"{target} exists and is not a run directory; it was not touched")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -102,11 +98,7 @@ def save(result: Result, target: Path) -> Path:
 
 def _storable(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns of mixed objects (ids of several kinds) as text: Parquet columns have one type."""
-    mixed = [
-        name
-        for name in frame.columns
-        if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")
-    ]
+    mixed = [name for name in frame.columns if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")]
     return frame.assign(**{name: frame[name].map(str) for name in mixed}) if mixed else frame
 
 
@@ -134,8 +126,10 @@ def _save_record(record: Record, folder: Path) -> None:
     folder.mkdir()
     names = [*_COLUMNS, *(name for name in _OPTIONAL if getattr(record, name) is not None)]
     columns = {name: getattr(record, name) for name in names}
-    # A closed loop writes the arrivals while it runs; a rebuilt input would not have them.
+    # A closed loop writes these while it runs; a rebuilt input would not have them.
     columns["arrival"] = record.input.tasks.arrival
+    if record.input.tasks.deadline is not None:
+        columns["deadline"] = record.input.tasks.deadline
     pd.DataFrame(columns).to_parquet(folder / "tasks.parquet", index=False)
     if record.launches is not None:
         pd.DataFrame(record.launches).to_parquet(folder / "launches.parquet", index=False)
@@ -170,9 +164,7 @@ def load(directory: Path) -> Result:
         end=about["end"],
         horizon=math.inf if about["horizon"] is None else about["horizon"],
     )
-    result._values.update(
-        {name: math.nan if value is None else float(value) for name, value in summary.items()}
-    )
+    result._values.update({name: math.nan if value is None else float(value) for name, value in summary.items()})
     return result
 
 
@@ -180,9 +172,7 @@ def load_record(directory: Path) -> Record:
     """The record of a run directory, with its input rebuilt from the saved scenario."""
     about = json.loads((directory / MARK).read_text(encoding="utf-8"))
     record = directory / "record"
-    columns = {
-        str(name): values.to_numpy() for name, values in pd.read_parquet(record / "tasks.parquet").items()
-    }
+    columns = {str(name): values.to_numpy() for name, values in pd.read_parquet(record / "tasks.parquet").items()}
     rest = json.loads((record / "rest.json").read_text(encoding="utf-8"))
     launches = None
     if (record / "launches.parquet").is_file():
@@ -195,13 +185,12 @@ def load_record(directory: Path) -> Record:
             f"it was made with {about['versions']}"
         )
     run.tasks.arrival = columns.pop("arrival").copy()
+    run.tasks.deadline = columns.pop("deadline", None)
     return Record(
         input=run,
         end=rest["end"],
         **columns,
-        places=[
-            (tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]
-        ],
+        places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],
         reasons=dict(rest["reasons"]),
         launches=launches,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
@@ -214,7 +203,6 @@ def rebuild_input(path: Path, seed: int, replication: int) -> RunInput:
     """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room."""
     if not path.is_file():
         raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
-    from sim.scenario.scenario import Scenario
+    from sim.scenario.scenario import load as load_scenario
 
-    run: RunInput = Scenario.load(path).build(seed, replication)
-    return run
+    return load_scenario(path).build(seed, replication)

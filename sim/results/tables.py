@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
-from sim.results.launches import Places, categorical, launch_numbers
-from sim.results.modes import ModeTable, exclusive_time, transfer_bytes
+from sim.results.launches import Places, categorical, launch_numbers, launches_of
+from sim.results.modes import ModeTable, exclusive_time
 
 SLOWDOWN_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
@@ -25,7 +25,7 @@ def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
 
 
 def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
-    """One row a task that arrived, in order of arrival.
+    """One row a task that arrived, in the order of the workload.
 
     `response`, `slowdown`, `bounded_slowdown` and `held` are of completed tasks, NaN otherwise; `wait` is of
     tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
@@ -38,12 +38,10 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     places = Places(record)
     status = rows(record.status)
     completed = status == COMPLETED
-    arrival, ready, start, finish = (
-        rows.copy(a) for a in (tasks.arrival, record.ready, record.start, record.finish)
-    )
+    arrival, ready, start, finish = (rows.copy(a) for a in (tasks.arrival, record.ready, record.start, record.finish))
     wait = start - ready
     response = np.where(completed, finish - arrival, np.nan)
-    alone = rows(exclusive_time(table, *transfer_bytes(tasks)))
+    alone = rows(exclusive_time(table))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slowdown = response / alone
         slowdown[(response == 0) & (alone == 0)] = 1.0  # a task of no length that was not delayed
@@ -83,7 +81,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
     columns["met_deadline"] = pd.arrays.BooleanArray(completed & (finish <= deadline), np.isnan(deadline))
-    columns["energy_j"] = _energy(record, rows, codes, compute, table)
+    columns["energy_j"] = rows(_energy(record, table))
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.
         columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))
@@ -154,7 +152,7 @@ def _batch(record: Record, rows: _Rows) -> Any:
     return pd.arrays.IntegerArray(batch.astype(np.int32), batch < 0)
 
 
-def _reasons(record: Record, rows: _Rows) -> pd.Categorical:
+def _reasons(record: Record, rows: _Rows) -> Any:
     codes = np.full(len(record.status), -1, np.int32)
     known: dict[str, int] = {}
     if record.reasons:
@@ -162,17 +160,27 @@ def _reasons(record: Record, rows: _Rows) -> pd.Categorical:
     return categorical(rows(codes), list(known))
 
 
-def _energy(
-    record: Record, rows: _Rows, codes: np.ndarray, compute: np.ndarray, table: ModeTable
-) -> np.ndarray:
-    """Joules above idle of work that counted; members of a batch share theirs equally."""
-    if record.energy is not None:
-        return np.nan_to_num(rows(record.energy))
-    if not table.dynamic_watts.any():
-        return np.zeros(rows.count)
-    energy = compute * table.dynamic_watts[rows(codes)]
-    members = batch_members(record)
-    return energy if members is None else energy / rows(members)
+def _energy(record: Record, table: ModeTable) -> np.ndarray:
+    """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally."""
+    count = len(record.status)
+    if not table.dynamic_watts.any() and record.launches is None:
+        return np.zeros(count)
+    launches = launches_of(record, table)
+    energy = launches.energy * (1.0 - launches.lost_part)
+    if launches.members is None or record.batch is None:
+        return np.bincount(launches.task, weights=energy, minlength=count)
+    assert record.launches is not None
+    several = launches.members > 1
+    found = np.bincount(launches.task, weights=np.where(several, 0.0, energy), minlength=count)
+    number = launch_numbers(record.launches)[several]
+    by_number = np.zeros(int(max(number.max(initial=0), record.batch.max(initial=0))) + 1)
+    by_number[number] = energy[several]
+    present = np.bincount(record.batch[record.batch >= 0], minlength=len(by_number))
+    # Of a batch that was stopped only the first member is known: it carries the energy of all.
+    gone = present[number] == 0
+    found += np.bincount(launches.task[several][gone], weights=energy[several][gone], minlength=count)
+    each = by_number / np.maximum(present, 1)
+    return found + np.where(record.batch < 0, 0.0, each[np.maximum(record.batch, 0)])
 
 
 def batch_members(record: Record) -> np.ndarray | None:

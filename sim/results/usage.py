@@ -47,9 +47,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     """All devices over [low, high)."""
     cluster = record.input.cluster
     devices = len(cluster.devices)
-    count = np.array(
-        [cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float
-    )
+    count = np.array([cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float)
     powers = [device.type.power for device in cluster.devices]
     up, asleep, awake_at_end, asleep_at_end = _states(record, low, high)
     watts_idle = np.array([power.idle for power in powers]) * count
@@ -68,12 +66,9 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     part = _inside(launches, low, high) / per_device
     busy = places.spread(launches.place, launches.busy * part, devices)
     energy = launches.energy * part
-    wasted = np.zeros(devices)
-    if launches.lost is not None and launches.lost.any():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lost = np.where(launches.busy > 0, np.minimum(launches.lost / launches.busy, 1.0), 0.0)
-        wasted = places.spread(launches.place, energy * lost, devices)
-        energy -= energy * lost
+    lost = energy * launches.lost_part
+    wasted = places.spread(launches.place, lost, devices)
+    energy -= lost
     return Usage(
         low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=allocated, launches=number,
         dynamic=places.spread(launches.place, energy, devices), wasted=wasted,
@@ -211,9 +206,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     computed = np.where(np.isnan(launches.compute_start), ended, launches.compute_start)
     finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
     finished[launches.open & (finished == record.end)] = np.inf
-    grid = np.concatenate(
-        [[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]]
-    )
+    grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]])
     grid = np.unique(grid[grid <= record.end])
 
     def steps(begin: np.ndarray, end: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
@@ -255,8 +248,6 @@ def _groups(
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
     groups = []
     for node in cluster.nodes:
-        part = (
-            np.bincount(places.owner, weights=(node_of == node.index), minlength=places.count) / places.sizes
-        )
+        part = np.bincount(places.owner, weights=(node_of == node.index), minlength=places.count) / places.sizes
         groups.append((node.name, amount * part[launches.place]))
     return groups

@@ -38,9 +38,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     streams = _streams(scenario, context)
     tasks, closed = merge(streams, context, _items(scenario, cluster))
     if not len(tasks):
-        raise ScenarioError(
-            scenario.document.problem(("workload",), "the workload is empty: no task ever arrives")
-        )
+        raise ScenarioError(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
     policies = scenario.policies
     return RunInput(
         name=model.name,
@@ -90,6 +88,8 @@ def _streams(scenario: Scenario, context: Context) -> list[Stream]:
                 streams.append(build_recorded(entry, name, path, scenario.table(number), context))
         except ScenarioError as error:
             problems += error.problems
+        except ValueError as error:  # what only the cost model or a distribution can tell when it is used
+            problems.append(context.problem(path, str(error)))
     if problems:
         raise ScenarioError(problems)
     return streams

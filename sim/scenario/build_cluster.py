@@ -32,9 +32,7 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
         specs.append(spec)
         for name in _names(spec):
             if name in names:
-                problems.append(
-                    document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}')
-                )
+                problems.append(document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}'))
                 break
             names[name] = ".".join(map(str, path))
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
@@ -115,6 +113,4 @@ def _directions(upload: float | None, download: float | None, link: Any) -> Link
     given = Link(latency=link.latency, duplex=link.duplex)
     first = upload if upload is not None else download
     second = download if download is not None else upload
-    return replace(
-        given, upload=math.inf if first is None else first, download=math.inf if second is None else second
-    )
+    return replace(given, upload=math.inf if first is None else first, download=math.inf if second is None else second)

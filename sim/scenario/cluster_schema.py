@@ -56,9 +56,7 @@ class Sharing(Model):
     def _fit(cls, value: list[list[float]]) -> list[list[float]]:
         for layout in value:
             if not layout or sum(layout) > 1 + 1e-6:
-                raise ValueError(
-                    f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}"
-                )
+                raise ValueError(f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}")
         return value
 
 

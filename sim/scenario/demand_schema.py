@@ -63,9 +63,7 @@ def _factor_or_not(value: Any) -> str:
     return "<factor>" if isinstance(value, dict | Factor) else "<time>"
 
 
-Limit = Annotated[
-    Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)
-]
+Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
 
 
 class Stopping(Model):
@@ -226,6 +224,8 @@ class Demand(Model):
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
         if self.modes is not None and given:
             raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
+        if self.modes is not None and isinstance(self.modes[0].time, Speedup):
+            raise ValueError("the first of the modes has nothing to be a speedup of; give it a time")
         if self.profile is None:
             for name in ("batch", "steps", "efficiency"):
                 if getattr(self, name) is not None:
@@ -238,10 +238,14 @@ class Demand(Model):
         return self.slo if self.slo is not None else self.deadline
 
     @property
+    def dangling(self) -> bool:
+        """Whether `cpu_time` is a speedup of nothing."""
+        others = self.gpu_time or self.typed_gpu_time or self.work or self.profile
+        return isinstance(self.cpu_time, Speedup) and not others
+
+    @property
     def has_times(self) -> bool:
-        return bool(
-            self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile
-        )
+        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile)
 
     def over(self, other: Demand) -> Demand:
         """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""

@@ -101,9 +101,7 @@ def parse(content: str | bytes, file: str | None = None) -> Document:
         content = _decode(content, file)
     document = _Builder(file).document(content)
     if not isinstance(document.data, dict):
-        what = (
-            "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
-        )
+        what = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
         raise ScenarioError(Problem(f"a scenario is a mapping of keys to values; this is {what}", "", file, 1, 1))
     return document
 
@@ -204,9 +202,7 @@ class _Builder:
             raise ScenarioError([*self.problems, problem]) from None
         except yaml.YAMLError as error:  # characters that YAML does not allow carry no line
             message = " ".join(str(error).split())
-            raise ScenarioError(
-                [*self.problems, Problem(f"is not valid YAML: {message}", "", self.file)]
-            ) from None
+            raise ScenarioError([*self.problems, Problem(f"is not valid YAML: {message}", "", self.file)]) from None
         if self.problems:
             raise ScenarioError(self.problems)
         return Document(self.root, self.file, self.positions)
@@ -270,9 +266,7 @@ class _Builder:
             self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line, column))
         top.keys.add(event.value)
         top.key = event.value
-        self.positions.setdefault(
-            (*top.path, event.value), (event.start_mark.line + 1, event.start_mark.column + 1)
-        )
+        self.positions.setdefault((*top.path, event.value), (event.start_mark.line + 1, event.start_mark.column + 1))
 
     def _place(self, event: Any, value: Any) -> Path_:
         """Put a value where it belongs; its path."""

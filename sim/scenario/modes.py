@@ -18,11 +18,18 @@ class ModeBook:
         self._modes: dict[tuple[Any, ...], Mode] = {}
         self._shapes: dict[tuple[Any, ...], int] = {}
         self._fit: dict[int, bool] = {}
+        self._of_kind: dict[str, list[DeviceType]] = {}
         # Nodes of one spec are alike: judging one of each keeps large clusters cheap.
         self._kinds: dict[int, tuple[Node, int]] = {}
         for node in cluster.nodes:
             first, count = self._kinds.get(id(node.spec), (node, 0))
             self._kinds[id(node.spec)] = (first, count + 1)
+
+    def of_kind(self, kind: str) -> list[DeviceType]:
+        """As `Cluster.of_kind`, which looks at every device."""
+        if kind not in self._of_kind:
+            self._of_kind[kind] = self.cluster.of_kind(kind)
+        return self._of_kind[kind]
 
     def mode(
         self,
@@ -123,9 +130,7 @@ class ModeBook:
                 f"{mode.gpus} × {device.name} are more than the {max(present, default=0)} of any node "
                 "(span: any would use several nodes)"
             )
-        total = sum(
-            count * sum(d.type is device for d in node.accelerators) for node, count in self._kinds.values()
-        )
+        total = sum(count * sum(d.type is device for d in node.accelerators) for node, count in self._kinds.values())
         if mode.gpus > total:
             return f"{mode.gpus} × {device.name} are more than the {total} of the cluster"
         if device.sharing.kind == "mig" and not any(

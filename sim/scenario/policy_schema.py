@@ -98,9 +98,7 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
         if part in NOT_YET:
             problems.append(document.problem((*here, part), NOT_YET[part]))
         elif part == "placement":
-            problems.append(
-                document.problem((*here, part), "the scheduler has a placement of its own; give it once")
-            )
+            problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
         elif part not in PARTS:
             near = suggestion(part, PARTS) or "; the keys here are scheduler, placement, admission"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))

@@ -13,9 +13,7 @@ from sim.scenario.document import Document, Path_
 from sim.scenario.fields import shown
 
 
-def translate(
-    error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()
-) -> list[Problem]:
+def translate(error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()) -> list[Problem]:
     """Every error of a validation of the value at `prefix` by `model`, addressed in the document."""
     found: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
@@ -68,10 +66,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
         if isinstance(value, dict):
             return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
         return f"expected a mapping, not {shown(value)}"
-    return (
-        _type_sentence(kind, value, context)
-        or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
-    )
+    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
 
 
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:

@@ -21,6 +21,8 @@ DEMANDS = ("cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
 def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Stream:
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
+    if table.estimates and entry.estimates is not None:
+        raise context.fail((*path, "estimates"), "the table has estimates of its own; give them once")
     kept = _kept_rows(entry, path, table, context)
     shape, time, estimate = _ways(entry, path, table, kept, context)
     n = len(kept)
@@ -84,9 +86,7 @@ def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) ->
     return order if entry.count is None else order[: entry.count]
 
 
-def _arrival(
-    entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
-) -> np.ndarray:
+def _arrival(entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context) -> np.ndarray:
     """Times of the table, scaled; or drawn anew where the entry has `arrivals`."""
     if entry.arrivals is None:
         return table.arrival[kept] * (1.0 if entry.time_scale is None else entry.time_scale)
@@ -94,9 +94,7 @@ def _arrival(
         raise context.fail((*path, "arrivals"), "a closed loop over a trace is not available")
     times = entry.arrivals.times(context.random.stream("arrivals", name), entry.until, len(kept))
     if len(times) < len(kept):
-        raise context.fail(
-            (*path, "arrivals"), f"only {len(times)} arrivals for the {len(kept)} tasks of the trace"
-        )
+        raise context.fail((*path, "arrivals"), f"only {len(times)} arrivals for the {len(kept)} tasks of the trace")
     return times
 
 
@@ -111,9 +109,7 @@ def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[n
     return codes.astype(np.int32), listed
 
 
-def _column(
-    table: TaskTable, key: str, kept: np.ndarray, default: float | None, neutral: float
-) -> np.ndarray | None:
+def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None, neutral: float) -> np.ndarray | None:
     filler = neutral if default is None else default
     if key not in table.numbers:
         return None if default is None else np.full(len(kept), filler)
@@ -184,13 +180,13 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
         device.name: column
         for column in table.times
         if column.startswith(GPU_TIME)
-        for device in cluster.of_kind(column.removeprefix(GPU_TIME))
+        for device in context.modes.of_kind(column.removeprefix(GPU_TIME))
     }
     found = []
     if "cpu_time" in table.times:
-        found += [(device, "cpu_time", 1 / device.speed) for device in cluster.of_kind("cpu")]
+        found += [(device, "cpu_time", 1 / device.speed) for device in context.modes.of_kind("cpu")]
     for device in cluster.types.values():
-        if device.kind == "cpu" or not cluster.of_kind(device.name):
+        if device.kind == "cpu" or not context.modes.of_kind(device.name):
             continue
         if device.name in own:
             found.append((device, own[device.name], 1.0))

@@ -71,8 +71,7 @@ class ScenarioModel(Model):
     def _window(self) -> ScenarioModel:
         if self.horizon is not None and self.warmup >= self.horizon:
             raise ValueError(
-                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), "
-                "which includes it"
+                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), which includes it"
             )
         return self
 

@@ -136,7 +136,7 @@ def unfit(context: Context, path: Path_, count: int, first: str, refused: list[M
     if refused:
         why = "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
     else:
-        kinds = [kind.name for kind in context.cluster.types.values() if context.cluster.of_kind(kind.name)]
+        kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
         why = f"the cluster offers {', '.join(kinds)}, for which there is no time"
     return context.problem(path, f"{many} can never run on this cluster: {why}")
 

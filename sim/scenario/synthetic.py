@@ -150,9 +150,7 @@ def _draw(demand: Demand, n: int, label: tuple[str, ...], context: Context) -> _
     )
 
 
-def _assemble(
-    drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray
-) -> Stream:
+def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray) -> Stream:
     """One stream from its classes."""
     n = len(arrival)
     if len(drawn) == 1 and isinstance(drawn[0][0], slice):
@@ -185,9 +183,7 @@ def _assemble(
     return stream
 
 
-def _fill(
-    stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float
-) -> None:
+def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
     if values is None:
         return
     known = getattr(stream, column)
@@ -265,7 +261,7 @@ class _Ways:
                 self._gpu_modes(device, own[device.name])
 
     def _of(self, kind: str) -> list[DeviceType]:
-        return self.context.cluster.of_kind(kind)
+        return self.book.of_kind(kind)
 
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
         return self.book.mode(device, cpus=self.demand.cpus, memory=self.demand.memory or 0), times
@@ -292,8 +288,7 @@ class _Ways:
         demand, reference = self.demand, None
         for number, way in enumerate(modes):
             if isinstance(way.time, Speedup):
-                if reference is None:
-                    continue  # refused below: nothing to be relative to
+                assert reference is not None  # the model refuses a speedup in the first mode
                 times = reference * way.time.speedup
             else:
                 times = self._sample(f"modes.{number}", way.time)

@@ -91,4 +91,6 @@ class Entry(Demand):
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
+        if any(one.dangling for one in ([one.over(self) for one in self.classes] if self.classes else [self])):
+            raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
         return self

@@ -245,9 +245,7 @@ class _Reader:
                     return np.asarray(whole.to_numpy())
             except pa.ArrowInvalid:
                 pass
-        return np.asarray(
-            texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy()
-        )
+        return np.asarray(texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy())
 
     # Rows -----------------------------------------------------------------------------------------------------
 

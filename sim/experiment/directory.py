@@ -1,0 +1,176 @@
+"""Directories of experiments: one run, replications, or a comparison; written whole or not at all.
+
+One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
+replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
+                and replication-0/: the first run in full
+comparison      comparison.json, comparison.csv (means and half-widths), pairs.csv, and a directory per policy
+
+Each has a picture, picture.png, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from sim.results.compare import Comparison
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+
+PICTURE = "picture.png"
+FIRST = "replication-0"
+"""The run of replications that is kept in full."""
+
+_COMPARISON = "comparison.json"
+
+
+def folder_name(text: str) -> str:
+    """A text as the name of a folder."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
+
+
+def save(outcome: Result | Replications, directory: str | Path, *, picture: bool = True) -> Path:
+    """Write the directory of a Result or of Replications."""
+    from sim.results.result import Result
+    from sim.results.store import write_directory
+
+    def write(folder: Path) -> None:
+        _write(outcome, folder)
+        if picture:
+            _draw(outcome, folder / PICTURE)
+
+    if isinstance(outcome, Result) and not picture:
+        return outcome.save(directory)
+    return write_directory(Path(directory), write)
+
+
+def save_comparison(
+    comparison: Comparison,
+    runs: Mapping[str, Result | Replications],
+    directory: str | Path,
+    *,
+    picture: bool = True,
+) -> Path:
+    """Write the directory of a comparison and of its runs."""
+    from sim.results.store import write_directory
+
+    def write(folder: Path) -> None:
+        for label, outcome in runs.items():
+            _write(outcome, folder / folder_name(label))
+        table = comparison.table.copy()
+        table.columns = ["_".join(names) for names in table.columns]
+        table.to_csv(folder / "comparison.csv")
+        comparison.pairs.to_csv(folder / "pairs.csv", index=False)
+        if picture:
+            _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
+        _write_json(folder / _COMPARISON, comparison_json(comparison, runs))
+
+    return write_directory(Path(directory), write, mark=_COMPARISON)
+
+
+def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replications]) -> dict[str, Any]:
+    """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}."""
+    from sim.results.result import json_number
+
+    first = next(iter(runs.values()))
+    differences = [
+        {key: value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
+        for row in comparison.pairs.astype(object).to_dict("records")
+    ]
+    return {
+        "scenario": first.name,
+        "seed": first.seed,
+        "policies": {label: outcome.to_json()["summary"] for label, outcome in runs.items()},
+        "differences": differences,
+        "winners": comparison.winners,
+        "sentences": comparison.sentences,
+    }
+
+
+def load(directory: str | Path) -> Result | Replications:
+    """A run directory: its Result, or its Replications."""
+    from sim.results.result import Result
+
+    folder = Path(directory)
+    return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
+
+
+def first_run(directory: str | Path) -> Result:
+    """The run of a directory; of replications the first."""
+    from sim.results.result import Result
+
+    folder = Path(directory)
+    return Result.load(folder / FIRST if holds_replications(folder) else folder)
+
+
+def holds_replications(folder: Path) -> bool:
+    return (folder / "replications.parquet").is_file()
+
+
+def _load_replications(folder: Path) -> Replications:
+    import pandas as pd
+
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+    from sim.results.store import MARK
+
+    try:
+        about = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        values = pd.read_parquet(folder / "replications.parquet")
+        runs = Replications()
+        for row in values.reset_index().to_dict("records"):
+            runs.add_values({str(name): value for name, value in row.items()})
+        runs.name, runs.policy, runs.seed = about["name"], about["policy"], about["seed"]
+        runs.warnings = list(about["warnings"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UsageError(f"{folder} is not a directory of replications: {problem}") from None
+    runs.results.append(Result.load(folder / FIRST))
+    return runs
+
+
+def _write(outcome: Result | Replications, folder: Path) -> None:
+    """The files of an outcome, into a folder that need not exist."""
+    from sim.results.replications import Replications
+    from sim.results.store import MARK, versions
+
+    if not isinstance(outcome, Replications):
+        outcome.save(folder)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    first = outcome.results[0]
+    first.save(folder / FIRST)
+    # All that a comparison needs, private columns included.
+    outcome._frame().to_parquet(folder / "replications.parquet")
+    _write_json(folder / "summary.json", outcome.to_json())
+    if first.scenario is not None:
+        (folder / "scenario.yaml").write_text(first.scenario, encoding="utf-8")
+    about = {
+        "name": outcome.name,
+        "seed": outcome.seed,
+        "replications": len(outcome),
+        "policy": outcome.policy,
+        "warnings": outcome.warnings,
+        "versions": versions(),
+    }
+    _write_json(folder / MARK, about)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _draw(outcome: Result | Replications, path: Path) -> None:
+    _save_figure(lambda plots: plots.default(outcome), path)
+
+
+def _save_figure(draw: Callable[[Any], Any], path: Path) -> None:
+    from sim import plots
+
+    # No date and no version of matplotlib inside: the same run gives the same file.
+    draw(plots).savefig(path, metadata={"Software": None})

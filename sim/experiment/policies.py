@@ -1,0 +1,103 @@
+"""Naming the policy of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sim import registry
+from sim.errors import UnknownName, UsageError
+
+PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
+"""A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
+
+_BESIDE = ("placement", "admission", "batching")
+
+
+def named_policy(policy: PolicyLike) -> tuple[str, Any]:
+    """A label for people, and the value for `policy:` in a scenario.
+
+    In a text the first name is the scheduler; those after a `+` are a placement, an admission or a batching
+    policy, whichever knows the name.  A text that begins with `{` is a mapping in YAML.
+    A class or function is registered under its own name; UsageError if another policy has that name.
+    """
+    if isinstance(policy, str):
+        return _from_text(policy)
+    if isinstance(policy, Mapping):
+        return _label(policy), dict(policy)
+    if callable(policy):
+        name = getattr(policy, "__name__", type(policy).__name__)
+        known = registry.policies("scheduler").get(name)
+        if known is not None and known is not policy and not _redefined(known, policy):
+            raise UsageError(
+                f'there is a policy "{name}" already; register yours under another name: sim.register("my_{name}", {name})'
+            )
+        registry.register(name, policy)
+        return name, name
+    raise UsageError(f"a policy is a name, a mapping, a class or an order key, not {policy!r}")
+
+
+def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
+    """Label -> value for `policy:`, in order; labels of a mapping are its keys.  UsageError for a label given twice."""
+    if isinstance(policies, str):
+        policies = [policies]
+    if isinstance(policies, Mapping):
+        return {str(label): named_policy(policy)[1] for label, policy in policies.items()}
+    found: dict[str, Any] = {}
+    for policy in policies:
+        label, value = named_policy(policy)
+        if label in found:
+            raise UsageError(f'policy "{label}" is given twice')
+        found[label] = value
+    return found
+
+
+def _redefined(known: Any, policy: Any) -> bool:
+    """The same definition run again, as in a notebook."""
+    return not isinstance(known, str) and (known.__module__, known.__qualname__) == (
+        policy.__module__,
+        policy.__qualname__,
+    )
+
+
+def _from_text(text: str) -> tuple[str, Any]:
+    if text.lstrip().startswith("{"):
+        from sim.scenario.document import parse_value
+
+        value = parse_value(text)
+        return _label(value), value
+    scheduler, *others = [part.strip() for part in text.split("+")]
+    _known("scheduler", scheduler)
+    value: dict[str, Any] = {"scheduler": {"name": scheduler}}
+    for name in others:
+        kinds = [kind for kind in _BESIDE if name in registry.policies(kind)]
+        if not kinds:
+            everything = [other for kind in _BESIDE for other in registry.policies(kind)]
+            raise UnknownName("placement, admission or batching policy", name, everything, " (hetsim list policies)")
+        if kinds[0] == "placement":
+            value["scheduler"]["placement"] = name
+        else:
+            value[kinds[0]] = {"name": name}
+    return " + ".join([scheduler, *others]), value
+
+
+def _known(kind: str, name: str) -> None:
+    known = registry.policies(kind)
+    if name not in known:
+        raise UnknownName(kind, name, known, " (hetsim list policies)")
+
+
+def _label(value: Any) -> str:
+    """A short name for a mapping: its names, and the parameters given."""
+    from sim.scenario.policy_schema import long_form
+
+    parts = long_form(dict(value) if isinstance(value, Mapping) else value)
+    if not isinstance(parts, dict):
+        return str(value)
+    texts = []
+    for part in ("scheduler", *_BESIDE):
+        given = parts.get(part)
+        if isinstance(given, Mapping):
+            inside = ", ".join(f"{key}: {inner}" for key, inner in given.items() if key != "name")
+            texts.append(f"{given.get('name')}" + (f" ({inside})" if inside else ""))
+    return " + ".join(texts)

@@ -1,0 +1,152 @@
+"""A second count of what a run did, from its launches alone and with none of the engine's bookkeeping."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sim.model.cluster import WHOLE, Device
+from sim.model.record import (
+    COMPLETED,
+    LAUNCH_COMPLETED,
+    LAUNCH_LOST,
+    LAUNCH_MOVED,
+    LAUNCH_STOPPED,
+    NOT_ARRIVED,
+    STATUS_NAMES,
+    UNFINISHED,
+    Record,
+)
+from sim.model.tasks import Mode
+
+
+@dataclass(frozen=True)
+class Occupation:
+    """One launch as the outside sees it: what was held from when to when."""
+
+    task: int
+    mode: Mode
+    devices: tuple[Device, ...]
+    cores: tuple[int, ...]
+    start: float
+    end: float
+    outcome: int
+
+
+def audit(record: Record) -> list[str]:
+    """Everything impossible in a finished run, as sentences; empty if it adds up."""
+    launches = list(occupations(record))
+    return [*_placements(record, launches), *_capacities(record, launches), *_lives(record, launches)]
+
+
+def occupations(record: Record) -> Iterator[Occupation]:
+    """All launches of a run, from its launch columns or, where each task had one plain launch, from the tasks'."""
+    cluster, tasks = record.input.cluster, record.input.tasks
+    columns = record.launches
+    if columns is None:
+        rows = [i for i in range(len(tasks)) if record.place[i] >= 0]
+        columns = {
+            "task": rows, "mode": record.mode[rows], "place": record.place[rows], "decided": record.start[rows],
+            "end": record.finish[rows],
+            "outcome": [LAUNCH_COMPLETED if record.status[i] == COMPLETED else LAUNCH_STOPPED for i in rows],
+        }  # fmt: skip
+    names = ("task", "mode", "place", "decided", "end", "outcome")
+    for task, mode, place, start, end, outcome in zip(*(columns[name] for name in names), strict=True):
+        devices, cores = record.places[place]
+        modes = tasks.shapes[tasks.shape[task]].modes
+        until = record.end if math.isnan(end) else float(end)
+        where = tuple(cluster.devices[index] for index in devices)
+        yield Occupation(int(task), modes[mode], where, cores or (), float(start), until, int(outcome))
+
+
+def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
+    """Each launch on devices of its mode's type, as many as the mode says, on one node unless it may span."""
+    for launch in launches:
+        name, mode = record.input.tasks.name(launch.task), launch.mode
+        wanted = max(1, mode.gpus)
+        told = f"task {name} at t = {launch.start:g} s"
+        if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
+            yield f"{told}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
+        wrong = [device for device in launch.devices if device.type is not mode.type]
+        if wrong:
+            yield f"{told}: mode {mode} ran on {wrong[0]}, which is a {wrong[0].type.name}"
+        if len({device.node for device in launch.devices}) > 1 and not mode.span_any:
+            yield f"{told}: mode {mode} may not span nodes and ran on {launch.devices}"
+
+
+def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
+    """Sweep over every resource: at no time is more held than there is."""
+    held: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    limit: dict[tuple[str, str], float] = {}
+
+    def hold(what: str, where: str, amount: float, most: float | None, launch: Occupation) -> None:
+        if amount and most is not None:
+            limit[what, where] = most
+            # What ends at an instant is gone before what starts then.
+            held[what, where] += [(launch.start, amount, launch.task), (launch.end, -amount, launch.task)]
+
+    for launch in launches:
+        mode = launch.mode
+        for device in launch.devices:
+            if mode.gpus:
+                share = device.type.streams * WHOLE
+                hold("share (millionths)", device.name, mode.share, share, launch)
+                hold("memory (bytes)", device.name, mode.gpu_memory, device.type.memory, launch)
+        for node in dict.fromkeys(device.node for device in launch.devices):
+            here = record.input.cluster.nodes[node]
+            count = sum(device.node == node for device in launch.devices)
+            part = 1 if mode.on_cpu or count == mode.gpus else count / mode.gpus
+            hold("cores (thousandths)", here.name, math.ceil(mode.cpus * part), here.cpus * 1000, launch)
+            hold("host memory (bytes)", here.name, math.ceil(mode.memory * part), here.memory, launch)
+            for core in launch.cores:
+                hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
+    for (what, where), changes in held.items():
+        total = 0.0
+        for time, amount, task in sorted(changes):
+            total += amount
+            if total > limit[what, where]:
+                name = record.input.tasks.name(task)
+                most = limit[what, where]
+                yield f"task {name} at t = {time:g} s: {what} of {where} in use {total:,.0f}, there are {most:,.0f}"
+                break
+
+
+def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
+    """Each task has one status, one launch at a time, none before it was ready, and ends as its status says."""
+    tasks = record.input.tasks
+    of: dict[int, list[Occupation]] = defaultdict(list)
+    for launch in launches:
+        of[launch.task].append(launch)
+    batched = record.batch is not None
+    for row in range(len(tasks)):
+        name, status = tasks.name(row), int(record.status[row])
+        if status != NOT_ARRIVED and status not in STATUS_NAMES:
+            yield f"task {name} has no status"
+        mine = sorted(of[row], key=lambda launch: (launch.start, launch.end))
+        ready = record.ready[row]
+        if mine and not mine[0].start >= max(ready, tasks.arrival[row]):
+            yield f"task {name} started at t = {mine[0].start:g} s and was not ready before t = {ready:g} s"
+        for first, second in zip(mine, mine[1:], strict=False):
+            if second.start < first.end:
+                yield f"task {name} at t = {second.start:g} s: started while it was running"
+        yield from _end(record, row, mine, batched)
+
+
+def _end(record: Record, row: int, mine: list[Occupation], batched: bool) -> Iterator[str]:
+    tasks = record.input.tasks
+    name, status, finish = tasks.name(row), int(record.status[row]), record.finish[row]
+    complete = [launch for launch in mine if launch.outcome == LAUNCH_COMPLETED]
+    if status == COMPLETED:
+        if (len(complete) != 1 or complete[0].end != finish) and not batched:
+            yield f"task {name} is completed at t = {finish:g} s, and {len(complete)} of its launches ended well"
+        if any(launch.outcome not in (LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_COMPLETED) for launch in mine):
+            yield f"task {name} is completed and still runs"
+        for before in (tasks.predecessors or {row: ()})[row]:
+            if mine and not record.finish[before] <= mine[0].start:
+                yield f"task {name} at t = {mine[0].start:g} s: started before task {tasks.name(before)} had finished"
+    elif complete:
+        yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"
+    if status not in (UNFINISHED, NOT_ARRIVED) and math.isnan(finish):
+        yield f"task {name} has ended and nobody knows when"

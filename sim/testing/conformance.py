@@ -1,0 +1,393 @@
+"""The conformance suite: runs a policy over systems and tells which rules of the contract it breaks.
+
+Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
+task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
+`hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
+`repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sim.engine.simulation import Simulation
+from sim.errors import InvariantError, RunError
+from sim.model.cluster import Device
+from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
+from sim.model.tasks import RUNNING, WAITING, Task
+from sim.policy.contract import Decision, Scheduler, Start, Stop, View
+from sim.testing.audit import audit
+from sim.testing.systems import System, small_systems
+
+MakeFor = Callable[[System], Any]
+RULES = ("legal", "ends", "capacity", "hooks", "changes", "repeats", "hash seed")
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One rule broken on one system."""
+
+    rule: str
+    system: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: on the system '{self.system}': {self.text}"
+
+
+def check_policy(
+    factory: Callable[[], Any],
+    systems: Iterable[System] | None = None,
+    *,
+    may_reject: bool = False,
+    hash_seed: bool = True,
+) -> None:
+    """Raise AssertionError with a sentence for every rule that the policies made by `factory` break.
+
+    may_reject: rejecting tasks is this policy's business; else every task has to complete.
+    hash_seed: compare with a run in another process under another hash seed (a second or so; only where the
+    factory can be pickled, which a lambda cannot).
+    """
+    systems = small_systems() if systems is None else list(systems)
+    complaints = [c for system in systems for c in examine(lambda _: factory(), system, may_reject=may_reject)]
+    if hash_seed and not complaints and _picklable(factory):
+        complaints += other_hash_seed([factory], systems)
+    _raise(complaints)
+
+
+class PolicyTestCase:
+    """Subclass it in a test file and give `make`; pytest finds one test a rule.
+
+    `may_reject`: rejecting tasks is this policy's business.  Override `make_for` where the policy depends on the
+    system (a plan), and `systems` to try others.
+    """
+
+    may_reject: ClassVar[bool] = False
+    _found: ClassVar[list[Complaint] | None] = None
+
+    def make(self) -> Any:
+        """A fresh policy."""
+        raise NotImplementedError("give your test class a method `make` that returns a fresh policy")
+
+    def make_for(self, system: System) -> Any:
+        """A fresh policy for one system."""
+        return self.make()
+
+    def systems(self) -> Sequence[System]:
+        return small_systems()
+
+    def test_decisions_are_legal_and_the_run_ends(self) -> None:
+        self._require("legal")
+
+    def test_every_task_ends(self) -> None:
+        self._require("ends")
+
+    def test_nothing_is_oversubscribed(self) -> None:
+        self._require("capacity")
+
+    def test_hooks_are_called_in_order(self) -> None:
+        self._require("hooks")
+
+    def test_tasks_and_view_are_left_alone(self) -> None:
+        self._require("changes")
+
+    def test_equal_runs_are_equal(self) -> None:
+        self._require("repeats")
+
+    def test_hash_seed_does_not_matter(self) -> None:
+        if _picklable(type(self)):
+            _raise(other_hash_seed([type(self)], self.systems()))
+
+    def _require(self, rule: str) -> None:
+        kind = type(self)
+        if "_found" not in vars(kind):  # one pass over the systems answers all tests of a class
+            kind._found = [c for s in self.systems() for c in examine(self.make_for, s, may_reject=self.may_reject)]
+        _raise([complaint for complaint in kind._found or () if complaint.rule == rule])
+
+
+def _raise(complaints: Sequence[Complaint]) -> None:
+    if complaints:
+        raise AssertionError("the policy breaks the contract:\n" + "\n".join(f"  {c}" for c in complaints))
+
+
+# One system ---------------------------------------------------------------------------------------------------
+
+
+def examine(make_for: MakeFor, system: System, *, may_reject: bool = False) -> list[Complaint]:
+    """All that is wrong with a policy's runs of one system."""
+    found: list[Complaint] = []
+
+    def complain(rule: str, text: str) -> None:
+        found.append(Complaint(rule, system.name, text))
+
+    before = _digest(_columns(system.tasks))
+    watched = Watched(make_for(system))
+    try:
+        record = Simulation(system.run_input(watched), check=True).run()
+    except InvariantError as error:
+        complain("capacity", str(error))
+        return found
+    except RunError as error:
+        told = [("changes", text) for text in watched.changes[:1]]  # usually what made it go wrong
+        for rule, text in [*told, ("legal", str(error).replace('"Watched"', f'"{watched.name}"'))]:
+            complain(rule, text)
+        return found
+    for text in watched.changes[:1]:
+        complain("changes", text)
+    for text in watched.disorders[:3]:
+        complain("hooks", text)
+    if _digest(_columns(system.tasks)) != before:
+        complain("changes", "the table of tasks was changed")
+    for text in audit(record):
+        complain("capacity", text)
+    for text in _unfinished(record, may_reject):
+        complain("ends", text)
+    for attempt in range(2):
+        _scatter(attempt)
+        try:
+            again = Simulation(system.run_input(make_for(system))).run()
+        except RunError as error:
+            complain("repeats", f"a second run of the same failed: {error}")
+            break
+        if fingerprint(again) != fingerprint(record):
+            complain("repeats", _difference(record, again))
+            break
+    return found
+
+
+def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
+    accepted = (COMPLETED, REJECTED) if may_reject else (COMPLETED,)
+    for row, status in enumerate(record.status.tolist()):
+        if status not in accepted:
+            name = record.input.tasks.name(row)
+            how = "never arrived" if status == NOT_ARRIVED else f"is {STATUS_NAMES.get(status, 'nowhere')}"
+            yield f"task {name} {how} at the end (t = {record.end:g} s), although there is no horizon"
+
+
+def _difference(one: Record, two: Record) -> str:
+    """The first difference between two runs that ought to be equal, as a sentence."""
+    name = one.input.tasks.name
+    order = np.argsort(np.where(np.isnan(one.start), np.inf, one.start), kind="stable").tolist()
+    for column, verb in (("start", "started"), ("place", "ran on place"), ("finish", "finished")):
+        first, second = getattr(one, column), getattr(two, column)
+        for row in order:
+            if not (first[row] == second[row] or (first[row] != first[row] and second[row] != second[row])):
+                return f"two equal runs differ: task {name(row)} {verb} {first[row]:g} in one and {second[row]:g} in the other"
+    return "two equal runs differ in their launches"
+
+
+def _scatter(seed: int) -> None:
+    """Stir the free list of the allocator, so that tasks of the next run lie elsewhere and in another order:
+    what iterates over a set of tasks, or compares their `id()`, then decides differently."""
+    junk: list[Any] = [object.__new__(Task) for _ in range(500)]
+    random.Random(seed).shuffle(junk)
+    del junk[::2]
+    junk.clear()
+
+
+# What runs leave behind -----------------------------------------------------------------------------------
+
+
+def fingerprint(record: Record) -> str:
+    """A digest of everything a run wrote down; equal if and only if all columns are equal to the last bit."""
+    columns: dict[str, Any] = {
+        name: getattr(record, name)
+        for name in ("end", "status", "ready", "start", "finish", "mode", "place", "places", "upload", "compute",
+                     "download", "preemptions", "migrations", "energy", "batch", "reasons", "device_log", "holds")
+    }  # fmt: skip
+    columns.update({f"launches.{name}": column for name, column in (record.launches or {}).items()})
+    return _digest(columns)
+
+
+def _columns(tasks: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(tasks).items() if name not in ("shapes", "extra")}
+
+
+def _digest(columns: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(columns.items()):
+        digest.update(name.encode())
+        whole = isinstance(value, np.ndarray) and value.dtype != object
+        digest.update(value.tobytes() if whole else repr(value).encode())
+    return digest.hexdigest()
+
+
+# Watching -------------------------------------------------------------------------------------------------
+
+
+class Watched(Scheduler):
+    """Stands between engine and policy: notes when hooks come out of order, or the policy changes a task or view."""
+
+    def __init__(self, policy: Any):
+        self.policy = policy
+        self.name = type(policy).__name__
+        self.changes: list[str] = []
+        self.disorders: list[str] = []
+        self._alive: dict[int, Task] = {}
+        self._state: dict[int, str] = {}
+        self._view: Any = None
+
+    def begin(self, view: View) -> None:
+        self._view = view
+        with _Untouched(self, "begin"):
+            self.policy.begin(view)
+
+    def ready(self, task: Task) -> None:
+        self._expect(task, ("new", "stopped"), "ready", "waiting")
+        if task.state != WAITING:
+            self._disorder(f"ready({task}) was called although it does not wait")
+        self._alive[task.index] = task
+        with _Untouched(self, "ready"):
+            self.policy.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._expect(task, ("running",), "finished", "ended")
+        self._alive.pop(task.index, None)
+        with _Untouched(self, "finished"):
+            self.policy.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self._expect(task, ("waiting", "running", "stopped"), "gone", "ended")
+        self._alive.pop(task.index, None)
+        with _Untouched(self, "gone"):
+            self.policy.gone(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        with _Untouched(self, "device"):
+            self.policy.device(device, up)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        decisions = iter(self.policy.schedule(view))
+        while True:
+            with _Untouched(self, "schedule"):
+                decision = next(decisions, None)
+            if decision is None:
+                return
+            self._note(decision)
+            yield decision
+
+    def _note(self, decision: Decision) -> None:
+        """The engine is about to carry it out, and raises if it is illegal."""
+        if isinstance(decision, Start):
+            for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
+                self._state[task.index] = "running"
+        elif isinstance(decision, Stop) and decision.task.state == RUNNING:
+            for task in decision.task.launch.tasks:
+                self._state[task.index] = "stopped"
+
+    def _expect(self, task: Task, states: tuple[str, ...], hook: str, then: str) -> None:
+        state = self._state.get(task.index, "new")
+        if state not in states:
+            self._disorder(f"{hook}({task}) was called although the task was {state}")
+        self._state[task.index] = then
+
+    def _disorder(self, text: str) -> None:
+        self.disorders.append(f"{text} (t = {self._view.now:g} s)")
+
+
+class _Untouched:
+    """Compares what a policy must not change before and after a piece of its code."""
+
+    def __init__(self, watched: Watched, where: str):
+        self.watched = watched
+        self.where = where
+
+    def __enter__(self) -> None:
+        self.tasks = {row: _facts(task) for row, task in self.watched._alive.items()}
+        self.view = self._facts_of_view()
+
+    def __exit__(self, *_: object) -> None:
+        watched, changes = self.watched, self.watched.changes
+        time = f"in {self.where} at t = {self.view[0]:g} s"
+        for row, before in self.tasks.items():
+            after = _facts(watched._alive[row])
+            if after != before:
+                what = next(name for name in before if before[name] != after[name])
+                changes.append(f"{watched._alive[row]}: the policy changed its {what} {time}")
+        if self._facts_of_view() != self.view:
+            changes.append(f"the policy changed the view {time}")
+
+    def _facts_of_view(self) -> tuple[Any, ...]:
+        view = self.watched._view
+        return view.now, id(view.cluster), id(view.items), id(view.random)
+
+
+def _facts(task: Task) -> dict[str, Any]:
+    """All that is not the policy's own (`memo`, and the queue's `ticket`)."""
+    return {
+        "index": task.index, "arrival": task.arrival, "ready time": task.ready, "shape": id(task.shape),
+        "estimates": tuple(task.estimates), "true times": tuple(task._time), "state": task.state,
+        "done fraction": task.done, "launch": id(task.launch), "allowed modes": task.allowed,
+    }  # fmt: skip
+
+
+# Another process --------------------------------------------------------------------------------------------
+
+
+def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[Complaint]:
+    """Run the policies in a fresh process with another hash seed: is anything different?
+
+    A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
+    """
+    here = fingerprints(factories, systems)
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    job = pickle.dumps(sys.path) + pickle.dumps((list(factories), None if systems is None else list(systems)))
+    done = subprocess.run([sys.executable, "-c", _CHILD], input=job, capture_output=True, env=environment, check=False)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        return [Complaint("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
+    there = pickle.loads(done.stdout)
+    return [
+        Complaint("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
+        for factory, mine, theirs in zip(factories, here, there, strict=True)
+        for name, ours, its in zip(mine, mine.values(), theirs.values(), strict=True)
+        if ours != its
+    ]
+
+
+_CHILD = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+factories, systems = pickle.load(sys.stdin.buffer)
+from sim.testing.conformance import fingerprints
+sys.stdout.buffer.write(pickle.dumps(fingerprints(factories, systems)))
+"""
+
+
+def fingerprints(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[dict[str, str]]:
+    """For every factory: name of the system -> digest of the run, or of the error it ended with."""
+    found = []
+    for factory in factories:
+        case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None
+        digests = {}
+        for system in small_systems() if systems is None else systems:
+            policy = factory() if case is None else case.make_for(system)
+            try:
+                digests[system.name] = fingerprint(Simulation(system.run_input(policy)).run())
+            except RunError as error:
+                digests[system.name] = str(error)
+        found.append(digests)
+    return found
+
+
+def _called(factory: Any) -> str:
+    return getattr(factory, "__name__", None) or repr(factory)
+
+
+def _picklable(factory: Any) -> bool:
+    try:
+        pickle.dumps(factory)
+    except Exception:  # whatever pickle says: a lambda, a local class, an open file inside
+        return False
+    return True

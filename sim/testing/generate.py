@@ -1,0 +1,211 @@
+"""Random clusters with random loads, for property tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
+from sim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
+from sim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
+
+FEATURES = (
+    "gangs", "fractions", "memory", "transfers", "streams", "sharing", "items", "graph", "stops", "estimates",
+    "people", "ties",
+)  # fmt: skip
+"""What a random system may have besides nodes, cores, GPUs and tasks with one or several modes."""
+
+GPU_MEMORY = 8 * GB
+HOST_MEMORY = 64 * GB
+ITEM = GB // 4
+"""Most bytes of an item: what one task reads and writes always finds room beside its own memory."""
+
+
+def random_system(
+    seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None
+) -> System:
+    """A system in which every task can run; the same for the same arguments on one platform.
+
+    features: those of FEATURES it may have; None: each with probability one half.
+    """
+    random = np.random.default_rng(seed)
+    if features is None:
+        features = [feature for feature in FEATURES if random.random() < 0.5]
+    maker = _Maker(random, features)
+    cluster = maker.cluster(nodes)
+    return System(f"random {seed}", cluster, maker.tasks(cluster, tasks), seed=seed)
+
+
+def systems(most_tasks: int = 25, most_nodes: int = 4) -> Any:
+    """A hypothesis strategy of random systems; it shrinks towards few tasks, few nodes and few features."""
+    from hypothesis import strategies
+
+    return strategies.builds(
+        random_system,
+        strategies.integers(0, 2**20),
+        nodes=strategies.integers(1, most_nodes),
+        tasks=strategies.integers(1, most_tasks),
+        features=strategies.lists(strategies.sampled_from(FEATURES), unique=True).map(tuple),
+    )
+
+
+class _Maker:
+    def __init__(self, random: np.random.Generator, features: Collection[str]):
+        self.random = random
+        self.features = features
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    def one_of(self, *choices: Any) -> Any:
+        return choices[int(self.random.integers(len(choices)))]
+
+    # Clusters -------------------------------------------------------------------------------------------------
+
+    def cluster(self, nodes: int) -> Cluster:
+        types = [self.gpu(f"g{number}") for number in range(int(self.random.integers(1, 3)))]
+        specs = []
+        for _ in range(nodes):
+            counts = [(kind, int(self.random.integers(0, 4))) for kind in types]
+            specs.append(
+                NodeSpec(
+                    cpus=int(self.random.integers(1, 5)),
+                    memory=HOST_MEMORY if self.has("memory") else None,
+                    accelerators=tuple((kind, count) for kind, count in counts if count),
+                    cpu_type=CPU,
+                    switch_size=self.one_of(None, 2) if self.has("transfers") else None,
+                    switch=Link(upload=6 * GB, download=6 * GB),
+                    network=Link(upload=GB, download=GB, latency=0.01) if self.has("items") else Link(),
+                )
+            )
+        return Cluster(specs)
+
+    def gpu(self, name: str) -> DeviceType:
+        link = Link()
+        if self.has("transfers"):
+            link = Link(4 * GB, 2 * GB, self.one_of(0.0, 0.01), self.one_of("full", "half"))
+        streams = self.one_of(1, 2) if self.has("streams") else 1
+        sharing = Sharing()
+        if self.has("sharing"):
+            sharing = self.one_of(
+                sharing,
+                Sharing("timeslice", switch_cost=0.1),
+                Sharing("mps", interference=0.2),
+                Sharing("mig", layouts=((1.0,), (0.5, 0.5), (0.25,) * 4), reconfigure=0.5),
+            )
+        if sharing.kind == "timeslice":
+            streams = 4
+        if sharing.kind == "mig":
+            streams = 1
+        power = Power(idle=20, busy=200)
+        return DeviceType(name, memory=GPU_MEMORY, streams=streams, link=link, sharing=sharing, power=power)
+
+    # Tasks ----------------------------------------------------------------------------------------------------
+
+    def tasks(self, cluster: Cluster, count: int) -> Tasks:
+        random = self.random
+        shapes = [self.shape(cluster) for _ in range(int(random.integers(1, 5)))]
+        most = max(len(shape.modes) for shape in shapes)
+        number = random.integers(0, len(shapes), count).astype(np.int32)
+        times = self.durations((count, most))
+        for row in range(count):
+            times[row, len(shapes[number[row]].modes) :] = np.inf
+        estimate = times
+        if self.has("estimates"):
+            estimate = times * random.lognormal(0.0, 0.5, times.shape)
+        columns: dict[str, Any] = {}
+        if self.has("transfers"):
+            columns.update(bytes_in=random.integers(0, 4, count) * GB, bytes_out=random.integers(0, 3, count) * GB)
+        if self.has("people"):
+            columns.update(self.people(count))
+        if self.has("graph"):
+            columns["predecessors"] = self.graph(count)
+        if self.has("items"):
+            columns.update(self.data(cluster, count, columns))
+        return Tasks(self.arrivals(count), number, shapes, times, estimate, **columns)
+
+    def arrivals(self, count: int) -> np.ndarray:
+        kind = self.one_of("at once", "steady", "bursts")
+        if kind == "at once":
+            return np.zeros(count)
+        gaps = self.random.exponential(0.5, count)
+        if kind == "bursts":
+            gaps *= self.random.random(count) < 0.3
+        times = np.cumsum(gaps)
+        return np.floor(times) if self.has("ties") else times
+
+    def durations(self, size: tuple[int, int]) -> np.ndarray:
+        if self.has("ties"):
+            return self.random.integers(0, 5, size).astype(float)
+        return self.random.exponential(2.0, size)
+
+    def shape(self, cluster: Cluster) -> Shape:
+        modes = []
+        for _ in range(int(self.random.integers(1, 4))):
+            mode = self.mode(cluster)
+            if mode is not None:
+                modes.append(mode)
+        if not modes:
+            modes.append(cpu_mode())  # every node has a core
+        stopping, preemptible = Stopping(), True
+        if self.has("stops"):
+            save, restore = self.one_of(0.0, 0.2), self.one_of(0.0, 0.3)
+            stopping = Stopping(save, restore, self.one_of(0, GB), self.one_of(1.0, np.inf))
+            preemptible = self.random.random() < 0.8
+        return Shape(modes, stopping, preemptible)
+
+    def mode(self, cluster: Cluster) -> Mode | None:
+        """A mode that some empty node can run, or None."""
+        devices = [device for node in cluster.nodes for device in node.accelerators]
+        memory = int(self.random.integers(0, 40)) * GB if self.has("memory") else 0
+        if not devices or self.random.random() < 0.3:
+            node = self.one_of(*cluster.nodes)
+            return cpu_mode(int(self.random.integers(1, node.cpus + 1)), memory=memory)
+        device = self.one_of(*devices)
+        node = cluster.nodes[device.node]
+        more: dict[str, Any] = {"memory": memory, "cpus": int(self.random.integers(0, node.cpus + 1)) * 1000}
+        if self.has("memory"):
+            more["gpu_memory"] = int(self.random.integers(0, 6)) * GB
+        if self.has("transfers") and self.random.random() < 0.3:
+            more.update(upload=StageTime(0.1, 0.1), download=StageTime(0.0, 0.2))
+        if self.has("fractions") and self.random.random() < 0.6:
+            return gpu_mode(device.type, self.one_of(0.25, 0.5, 1 / 3), **more)
+        count = 1
+        if self.has("gangs"):
+            count = int(self.random.integers(1, sum(d.type is device.type for d in node.accelerators) + 1))
+            if count > 1 and self.random.random() < 0.5:
+                more.update(span_any=True, span_speed=0.5)
+        return gpu_mode(device.type, count, **more)
+
+    def people(self, count: int) -> dict[str, Any]:
+        deadline = self.random.exponential(20.0, count)
+        deadline[self.random.random(count) < 0.3] = np.nan
+        return {
+            "priority": self.random.integers(0, 3, count).astype(float),
+            "weight": self.random.integers(1, 4, count).astype(float),
+            "user_code": self.random.integers(0, 3, count), "users": ["ada", "bob", "eve"],
+            "class_code": self.random.integers(0, 2, count), "classes": ["a", "b"], "deadline": deadline,
+        }  # fmt: skip
+
+    def graph(self, count: int) -> list[tuple[int, ...]]:
+        """Up to two predecessors among the six rows before."""
+        before = []
+        for row in range(count):
+            near = np.arange(max(0, row - 6), row)
+            chosen = self.random.choice(near, min(len(near), int(self.random.integers(0, 3))), replace=False)
+            before.append(tuple(sorted(chosen.tolist())))
+        return before
+
+    def data(self, cluster: Cluster, count: int, columns: dict[str, Any]) -> dict[str, Any]:
+        """Two shared items; and where there is a graph, one item a task that its successors read."""
+        items = [Item("everywhere", ITEM), Item("at home", ITEM, home=int(self.random.integers(len(cluster.nodes))))]
+        reads: list[tuple[int, ...]] = [tuple(i for i in (0, 1) if self.random.random() < 0.4) for _ in range(count)]
+        writes: list[tuple[int, ...]] = [()] * count
+        before = columns.get("predecessors")
+        if before is not None:
+            items += [Item(f"made by {row}", int(self.random.integers(1, ITEM))) for row in range(count)]
+            reads = [(*some, *(2 + row for row in rows)) for some, rows in zip(reads, before, strict=True)]
+            writes = [(2 + row,) for row in range(count)]
+        return {"items": items, "reads": reads, "writes": writes}

@@ -1,0 +1,266 @@
+"""Small systems, each made for one thing that a policy can get wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power, Sharing, micro_share
+from sim.model.randomness import RandomTree
+from sim.model.record import RunInput
+from sim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
+
+GB = 10**9
+CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))
+
+
+@dataclass(frozen=True)
+class System:
+    """A cluster and a load, to be run under any policy; without a horizon, so that everything has to end."""
+
+    name: str
+    cluster: Cluster
+    tasks: Tasks
+    seed: int = 0
+
+    def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
+        """A run of it under this policy."""
+        name = type(scheduler).__name__
+        random = RandomTree(self.seed)
+        return RunInput(self.name, self.cluster, self.tasks, scheduler, admission, random, policy=name)
+
+    def __repr__(self) -> str:
+        return f"System({self.name!r}: {self.cluster.describe()}, {len(self.tasks)} tasks)"
+
+
+def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns: Any) -> Tasks:
+    """Tasks from rows (arrival, number of the shape, time in its first mode, in its second, ...).
+
+    `estimate`: the same rows of times as policies believe them; every other column as in `Tasks`.
+    """
+    estimate = columns.pop("estimate", None)
+    times = _table([row[2:] for row in rows])
+    return Tasks(
+        np.array([row[0] for row in rows], dtype=float),
+        np.array([row[1] for row in rows], dtype=np.int32),
+        list(shapes),
+        times,
+        times if estimate is None else _table(estimate),
+        **columns,
+    )
+
+
+def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
+    """Rows of unequal length as a matrix; a mode that a task lacks takes for ever."""
+    table = np.full((len(rows), max(map(len, rows))), math.inf)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table
+
+
+def node(**parts: Any) -> NodeSpec:
+    """Equal nodes whose cores are of the type that `cpu_mode` runs on."""
+    return NodeSpec(cpu_type=CPU, **parts)
+
+
+def cpu_mode(cores: float = 1, **more: Any) -> Mode:
+    """A mode on the cores of a node."""
+    return Mode(f"{cores:g} cores", CPU, cpus=round(cores * 1000), **more)
+
+
+def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
+    """A mode on whole GPUs, or on a fraction of one."""
+    if gpus < 1:
+        return Mode(f"{gpus:g} {kind.name}", kind, gpus=1, share=micro_share(gpus), **more)
+    return Mode(f"{gpus:g} {kind.name}", kind, gpus=int(gpus), share=WHOLE, **more)
+
+
+def small_systems() -> list[System]:
+    """All systems of the conformance suite, made anew."""
+    return [build() for build in _BUILDERS]
+
+
+def one_core() -> System:
+    shape = Shape([cpu_mode()])
+    rows = [(0, 0, 3), (1, 0, 1), (1, 0, 2), (1.5, 0, 0.25), (4, 0, 4), (30, 0, 1)]
+    return System("one core", Cluster([node(cpus=1)]), workload(rows, [shape]))
+
+
+def cpu_or_gpu() -> System:
+    gpu = DeviceType("g", power=Power(idle=50, busy=250))
+    either = Shape([cpu_mode(), gpu_mode(gpu)])
+    only_cpu = Shape([cpu_mode(2)])
+    only_gpu = Shape([gpu_mode(gpu, cpus=1000)])
+    rows = [(0, 0, 8, 1), (0, 0, 2, 3), (0.5, 2, 2), (1, 0, 12, 1), (1, 1, 1.5), (2, 0, 4, 1), (2, 0, 1, 6), (9, 1, 2)]
+    cluster = Cluster([node(cpus=2, accelerators=((gpu, 1),))])
+    return System("CPU or GPU", cluster, workload(rows, [either, only_cpu, only_gpu]))
+
+
+def gangs() -> System:
+    gpu = DeviceType("g")
+    shapes = [Shape([gpu_mode(gpu, size, cpus=size * 500)]) for size in (1, 2, 4)]
+    shapes.append(Shape([gpu_mode(gpu, 6, cpus=3000, span_any=True, span_speed=0.5)]))
+    shapes.append(Shape([gpu_mode(gpu, 4), gpu_mode(gpu, 2), gpu_mode(gpu, 1)]))
+    rows = [(0, 0, 5), (0, 0, 6), (0, 1, 4), (0, 2, 3), (1, 3, 2), (1, 0, 1), (2, 4, 2, 3, 5), (2, 1, 2), (3, 2, 1),
+            (3, 3, 1), (3, 4, 1, 1.5, 2.5), (20, 0, 1), (20, 2, 2)]  # fmt: skip
+    cluster = Cluster([node(cpus=4, accelerators=((gpu, 4),), count=3)])
+    return System("gangs on several nodes", cluster, workload(rows, shapes))
+
+
+def fractions() -> System:
+    gpu = DeviceType("g")
+    shapes = [Shape([gpu_mode(gpu, size)]) for size in (0.25, 0.5, 1 / 3, 1)]
+    rows = [(0, 0, 2), (0, 1, 3), (0, 2, 1), (0, 2, 2), (0, 2, 3), (0.5, 3, 1), (1, 0, 2), (1, 1, 1), (1, 3, 2),
+            (2, 2, 1), (2, 0, 4), (2, 1, 2)]  # fmt: skip
+    cluster = Cluster([node(accelerators=((gpu, 2),), count=2)])
+    return System("fractions of GPUs", cluster, workload(rows, shapes))
+
+
+def memory() -> System:
+    gpu = DeviceType("g", memory=16 * GB)
+    shapes = [
+        Shape([gpu_mode(gpu, 0.25, gpu_memory=10 * GB, memory=8 * GB)]),
+        Shape([gpu_mode(gpu, 0.5, gpu_memory=6 * GB, memory=20 * GB)]),
+        Shape([cpu_mode(1, memory=24 * GB), gpu_mode(gpu, 1, gpu_memory=16 * GB)]),
+        Shape([cpu_mode(2, memory=30 * GB)]),
+    ]
+    rows = [(0, 0, 3), (0, 0, 2), (0, 1, 2), (0, 2, 6, 2), (1, 3, 1), (1, 1, 2), (1, 2, 4, 3), (2, 0, 1), (2, 3, 2)]
+    cluster = Cluster([node(cpus=4, memory=32 * GB, accelerators=((gpu, 1),), count=2)])
+    return System("memory of hosts and GPUs", cluster, workload(rows, shapes))
+
+
+def several_types() -> System:
+    slow, fast = DeviceType("slow", speed=1), DeviceType("fast", speed=3)
+    any_type = Shape([gpu_mode(slow), gpu_mode(fast)])
+    gang = Shape([gpu_mode(slow, 2), gpu_mode(fast, 1)])
+    rows = [(i * 0.4, i % 3 == 2, 3 + i % 4, 1 + i % 3) for i in range(15)]
+    estimate = [(row[2] * (0.5 + 0.2 * (i % 6)), row[3] * (1.4 - 0.2 * (i % 5))) for i, row in enumerate(rows)]
+    cluster = Cluster([
+        node(accelerators=((slow, 2),), count=2),
+        node(cpus=2, accelerators=((slow, 1), (fast, 1))),
+    ])
+    return System("several types of GPU, wrong estimates", cluster, workload(rows, [any_type, gang], estimate=estimate))
+
+
+def _transfers(name: str, gpu: DeviceType, switch: int | None) -> System:
+    shapes = [
+        Shape([cpu_mode(), gpu_mode(gpu)]),
+        Shape([gpu_mode(gpu, upload=StageTime(fixed=0.2, per_item=0.1), download=StageTime(fixed=0.3))]),
+    ]
+    rows = [(i * 0.5, i % 2, 2 + i % 3, 0.5 + 0.25 * (i % 4))[: 4 - i % 2] for i in range(12)]
+    sizes = {"bytes_in": np.arange(12) % 5 * GB, "bytes_out": np.arange(12) % 3 * GB // 2}
+    host = node(cpus=2, accelerators=((gpu, 2),), switch_size=switch,
+                switch=Link(upload=3 * GB, download=3 * GB))  # fmt: skip
+    return System(name, Cluster([host]), workload(rows, shapes, **sizes))
+
+
+def transfers() -> System:
+    link = Link(upload=2 * GB, download=4 * GB, latency=0.01, duplex="half")
+    return _transfers("transfers, one stream", DeviceType("g", link=link), None)
+
+
+def overlapped_transfers() -> System:
+    gpu = DeviceType("g", streams=2, link=Link(upload=2 * GB, download=4 * GB))
+    return _transfers("transfers behind a switch, two streams", gpu, 2)
+
+
+def time_slices() -> System:
+    gpu = DeviceType("g", streams=6, sharing=Sharing("timeslice", switch_cost=0.05))
+    rows = [(0, 0, 4), (0, 0, 1), (0.5, 1, 2), (1, 0, 2), (1, 1, 3), (1, 0, 1), (5, 0, 1), (5, 1, 2)]
+    shapes = [Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu, 0.5)])]
+    return System("time slices", Cluster([node(accelerators=((gpu, 2),))]), workload(rows, shapes))
+
+
+def multi_process() -> System:
+    gpu = DeviceType("g", memory=8 * GB, sharing=Sharing("mps", interference=0.3))
+    rows = [(0, 0, 2), (0, 0, 3), (0, 1, 2), (1, 1, 1), (1, 0, 2), (1, 2, 1), (2, 0, 1), (2, 1, 3)]
+    shapes = [Shape([gpu_mode(gpu, share, gpu_memory=2 * GB)]) for share in (0.25, 0.5, 1)]
+    return System("multi-process sharing", Cluster([node(accelerators=((gpu, 2),))]), workload(rows, shapes))
+
+
+def instances() -> System:
+    sharing = Sharing("mig", layouts=((1.0,), (0.5, 0.5), (0.5, 0.25, 0.25)), reconfigure=0.5)
+    gpu = DeviceType("g", sharing=sharing)
+    rows = [(0, 0, 2), (0, 0, 3), (0, 1, 2), (1, 1, 1), (1, 0, 2), (1, 2, 1), (2, 0, 1), (2, 1, 3)]
+    shapes = [Shape([gpu_mode(gpu, share)]) for share in (0.25, 0.5, 1)]
+    return System("GPU instances", Cluster([node(accelerators=((gpu, 2),))]), workload(rows, shapes))
+
+
+def task_graph() -> System:
+    """Four layers of three tasks; each writes an item that two tasks of the next layer read."""
+    gpu = DeviceType("g", memory=4 * GB, link=Link(upload=4 * GB, download=4 * GB))
+    shapes = [Shape([cpu_mode(), gpu_mode(gpu, gpu_memory=GB // 2)])]
+    rows = [(0, 0, 2 + i % 3, 0.5 + 0.5 * (i % 2)) for i in range(12)]
+    before: list[tuple[int, ...]] = [()] * 3
+    before += [(layer * 3 + i, layer * 3 + (i + 1) % 3) for layer in range(3) for i in range(3)]
+    items = [Item(f"x{i}", GB // 2) for i in range(12)] + [Item("weights", GB, home=0)]
+    reads = [(*row, 12) if number % 2 else row for number, row in enumerate(before)]
+    network = Link(upload=GB, download=GB)
+    cluster = Cluster([node(cpus=1, accelerators=((gpu, 1),), count=2, network=network)])
+    tasks = workload(rows, shapes, predecessors=before, reads=reads, writes=[(i,) for i in range(12)], items=items)
+    return System("task graph with data", cluster, tasks)
+
+
+def zero_lengths() -> System:
+    shape = Shape([cpu_mode()])
+    rows = [(0, 0, 0), (0, 0, 1), (0, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 2), (1, 0, 0), (5, 0, 0)]
+    before: list[tuple[int, ...]] = [(), (), (0,), (), (3,), (), (4, 5), ()]
+    tasks = workload(rows, [shape], predecessors=before)
+    return System("tasks of no length", Cluster([node(cpus=2)]), tasks)
+
+
+def simultaneous() -> System:
+    """Arrivals and finishes all at whole seconds, on two servers of each kind."""
+    gpu = DeviceType("g")
+    shapes = [Shape([cpu_mode()]), Shape([gpu_mode(gpu)]), Shape([gpu_mode(gpu), cpu_mode(2)])]
+    rows = [(i // 4, i % 3, 1 + i % 2, 2) for i in range(20)]
+    cluster = Cluster([node(cpus=2, accelerators=((gpu, 2),))])
+    return System("simultaneous arrivals and finishes", cluster, workload(rows, shapes))
+
+
+def people() -> System:
+    """Users, priorities, weights, classes and deadlines (some missing, some hopeless)."""
+    count = 16
+    rows = [(0.5 * (i // 2), 0, 1 + i % 5) for i in range(count)]
+    deadline = np.array([row[0] + 8 + 2 * (i % 4) for i, row in enumerate(rows)])
+    deadline[::5] = np.nan
+    deadline[3] = 0.1
+    tasks = workload(
+        rows, [Shape([cpu_mode()])],
+        id=np.array([f"job-{i}" for i in range(count)], dtype=object),
+        priority=np.array([float(i % 3) for i in range(count)]), weight=np.array([1.0 + i % 2 for i in range(count)]),
+        user_code=np.arange(count) % 3, users=["ada", "bob", "eve"],
+        class_code=np.arange(count) % 2, classes=["short", "long"], deadline=deadline,
+    )  # fmt: skip
+    return System("users, priorities, deadlines", Cluster([node(cpus=2)]), tasks)
+
+
+def costly_stops() -> System:
+    gpu = DeviceType("g", link=Link(upload=2 * GB, download=2 * GB))
+    shapes = [
+        Shape([gpu_mode(gpu)], Stopping(save=0.25, restore=0.5)),
+        Shape([gpu_mode(gpu)], Stopping(save=0.1, restore=0.1, state=GB)),
+        Shape([gpu_mode(gpu)], preemptible=False),
+        Shape([gpu_mode(gpu, 2)], Stopping(save=0.2)),
+    ]
+    rows = [(0, 0, 6), (0, 2, 5), (1, 1, 1), (1, 3, 2), (2, 0, 0.5), (2, 1, 3), (3, 2, 1), (4, 0, 1), (4, 3, 0.5)]
+    priority = np.array([0.0, 0, 2, 1, 3, 1, 2, 3, 2])
+    deadline = np.array([40.0, 40, 12, 12, 8, 30, 20, 15, 25])
+    tasks = workload(rows, shapes, priority=priority, deadline=deadline)
+    return System("costly stops", Cluster([node(accelerators=((gpu, 2),))]), tasks)
+
+
+def all_at_once() -> System:
+    rows = [(0, i % 2, 1 + i * 7 % 11, 1) for i in range(40)]
+    shapes = [Shape([cpu_mode()]), Shape([cpu_mode(2)])]
+    return System("all at once", Cluster([node(cpus=3)]), workload(rows, shapes))
+
+
+_BUILDERS = (
+    one_core, cpu_or_gpu, gangs, fractions, memory, several_types, transfers, overlapped_transfers, time_slices,
+    multi_process, instances, task_graph, zero_lengths, simultaneous, people, costly_stops, all_at_once,
+)  # fmt: skip

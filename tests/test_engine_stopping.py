@@ -1,0 +1,134 @@
+"""Stop, resume, move: what is kept, what is lost, what it costs."""
+
+from __future__ import annotations
+
+import pytest
+from build import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
+
+from sim.model.cluster import DeviceType, Link, NodeSpec
+from sim.model.plan import Placement
+from sim.model.tasks import StageTime, Stopping
+from sim.policy import Move, Start, Stop
+
+
+def node(kind: DeviceType, count: int = 1, **more) -> NodeSpec:
+    return NodeSpec(cpus=4, accelerators=((kind, count),), **more)
+
+
+def stop(row: int, **how):
+    return lambda view: [Stop(running(view, row), **how)]
+
+
+def test_a_stopped_task_resumes_with_the_remaining_work():
+    """Work 5 stopped at 2 (and started again at once by the scheduler, behind nobody): ends at 5 all the same."""
+    gpu = DeviceType("g")
+    record = simulate(node(gpu), [Job([gpu_mode(gpu)], [5.0])], Scripted([(2.0, stop(0))]))
+    assert record.finish == pytest.approx([5.0])
+    assert record.preemptions[0] == 1
+    assert record.compute == pytest.approx([5.0])
+
+
+def test_save_and_restore_cost_time_and_the_newcomer_waits_for_the_save():
+    """Work 5 stopped at 2; save 1, restore 0.5.  The same task again: ready at 3, restore to 3.5, compute 3: 6.5."""
+    gpu = DeviceType("g")
+    stopping = Stopping(save=1.0, restore=0.5)
+    record = simulate(node(gpu), [Job([gpu_mode(gpu)], [5.0], stopping=stopping)], Scripted([(2.0, stop(0))]))
+    assert record.finish == pytest.approx([6.5])
+
+    def swap(view):
+        yield Stop(running(view, 0))
+        task = next(task for task in view.waiting() if task.index == 1)
+        yield Start(task, view.fit(task))
+
+    jobs = [Job([gpu_mode(gpu)], [5.0], stopping=stopping), Job([gpu_mode(gpu)], [1.0], arrival=1.0)]
+    record = simulate(node(gpu), jobs, Scripted([(2.0, swap)]))
+    assert record.start[1] == pytest.approx(3.0)  # decided at 2, its first stage after the save
+    assert record.finish == pytest.approx([7.5, 4.0])  # restore at 4, 3 s of work left
+
+
+def test_state_travels_over_the_link():
+    """10 bytes of state at 10 B/s: 1 s to save, 1 s to bring back."""
+    gpu = DeviceType("g", link=Link(upload=10.0, download=10.0))
+    record = simulate(node(gpu), [Job([gpu_mode(gpu)], [5.0], stopping=Stopping(state=10))], Scripted([(2.0, stop(0))]))
+    assert record.finish == pytest.approx([7.0])
+
+
+def test_a_stop_that_does_not_keep_loses_all_work():
+    gpu = DeviceType("g")
+    record = simulate(node(gpu), [Job([gpu_mode(gpu)], [5.0])], Scripted([(2.0, stop(0, keep=False))]))
+    assert record.finish == pytest.approx([7.0])
+    assert record.compute == pytest.approx([5.0])
+    assert record.launches["lost"].sum() == pytest.approx(2.0)
+
+
+def test_a_stop_during_upload_loses_the_transfer():
+    """Upload 4 s, stopped at 3: it starts over."""
+    gpu = DeviceType("g")
+    mode = gpu_mode(gpu, upload=StageTime(fixed=4.0))
+    record = simulate(node(gpu), [Job([mode], [1.0])], Scripted([(3.0, stop(0))]))
+    assert record.finish == pytest.approx([8.0])
+    assert record.upload == pytest.approx([4.0])
+
+
+def test_a_stop_during_download_keeps_the_finished_compute():
+    """Compute 2, download 4, stopped at 4: only the download again: 4 + 4 = 8."""
+    gpu = DeviceType("g")
+    mode = gpu_mode(gpu, download=StageTime(fixed=4.0))
+    record = simulate(node(gpu), [Job([mode], [2.0])], Scripted([(4.0, stop(0))]))
+    assert record.finish == pytest.approx([8.0])
+    assert record.compute == pytest.approx([2.0])
+    assert record.download == pytest.approx([4.0])
+
+
+def test_resuming_in_another_mode_keeps_the_done_fraction():
+    """Half done on the CPU (10 s) at 5; the GPU mode takes 4 s in all: 2 more."""
+    gpu, cpu = DeviceType("g"), DeviceType("cpu", kind="cpu")
+    modes = [cpu_mode(cpu), gpu_mode(gpu)]
+    spec = NodeSpec(cpus=1, cpu_type=cpu, accelerators=((gpu, 1),))
+
+    def to_gpu(view):
+        task = running(view, 0)
+        return [Move(task, Placement(modes[1], (view.cluster.by_name["n0/g0"],)))]
+
+    record = simulate(spec, [Job(modes, [10.0, 4.0])], Scripted([(5.0, to_gpu)], where={0: ("n0/cpu",)}))
+    assert record.finish == pytest.approx([7.0])
+    assert record.migrations[0] == 1
+    assert record.preemptions is None or record.preemptions[0] == 0
+
+
+def test_a_move_to_another_node_takes_the_state_over_all_links():
+    """10 bytes: save down at 10 B/s (1 s), network at 5 B/s (2 s), up at 10 B/s (1 s); work 4, moved at 2: 2+1+2+1+2."""
+    gpu = DeviceType("g", link=Link(upload=10.0, download=10.0))
+    network = Link(upload=5.0, download=5.0)
+    spec = NodeSpec(accelerators=((gpu, 1),), count=2, network=network)
+    mode = gpu_mode(gpu)
+
+    def away(view):
+        return [Move(running(view, 0), Placement(mode, (view.cluster.by_name["n1/g0"],)))]
+
+    record = simulate(spec, [Job([mode], [4.0], stopping=Stopping(state=10))], Scripted([(2.0, away)]))
+    assert record.finish == pytest.approx([8.0])
+
+
+def test_stages_account_for_the_whole_response():
+    """time before start + upload + compute + download + held = response, with held = save + restore here."""
+    gpu = DeviceType("g")
+    mode = gpu_mode(gpu, upload=StageTime(fixed=1.0), download=StageTime(fixed=1.0))
+    job = Job([mode], [5.0], stopping=Stopping(save=0.25, restore=0.5))
+    record = simulate(node(gpu), [job], Scripted([(3.0, stop(0))]))
+    stages = record.upload[0] + record.compute[0] + record.download[0]
+    assert record.finish[0] - stages == pytest.approx(0.75)
+
+
+def test_a_fast_launch_can_be_stopped():
+    """Without transfers a launch has no stages until somebody touches it; stopping it must not lose anything."""
+    gpu = DeviceType("g")
+    jobs = [Job([gpu_mode(gpu)], [4.0]), Job([gpu_mode(gpu)], [1.0], arrival=1.0)]
+
+    def swap(view):
+        yield Stop(running(view, 0))
+        yield Start(next(t for t in view.waiting() if t.index == 1), view.first(jobs[1].modes[0]))
+
+    record = simulate(node(gpu), jobs, Scripted([(1.5, swap)]))
+    assert record.finish == pytest.approx([5.0, 2.5])
+    assert stage_times(record, 0)["compute_end"] == pytest.approx(1.5)
