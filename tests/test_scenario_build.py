@@ -129,7 +129,8 @@ def test_work_is_timed_by_the_cost_model():
 @pytest.mark.parametrize(
     ("demand", "why"),
     [
-        ({"gpu_time": "1 s", "gpus": 8}, "8 × v100 are more than the 4 of any node (span: any would use several nodes)"),
+        ({"gpu_time": "1 s", "gpus": 8},
+         "8 × v100 are more than the 4 of any node (span: any would use several nodes)"),
         ({"gpu_time": "1 s", "gpus": 12, "span": "any"}, "12 × v100 are more than the 8 of the cluster"),
         ({"cpu_time": "1 s", "cpus": 9}, "9 cores are more than the 8 of any node"),
         ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory are more than the 16 GB of a v100"),
@@ -159,7 +160,8 @@ def test_a_slice_of_mig_must_exist():
     ("data", "problem"),
     [
         ({"cluster": {"nodes": [{"cpus": 0}]}}, "cluster.nodes: the cluster has no devices: no core and no GPU"),
-        ({"cluster": {"nodes": [{"count": 0, "cpus": 4}]}}, "cluster.nodes: the cluster has no devices: no core and no GPU"),
+        ({"cluster": {"nodes": [{"count": 0, "cpus": 4}]}},
+         "cluster.nodes: the cluster has no devices: no core and no GPU"),
         ({"workload": []}, "workload: needs at least 1 entry"),
         ({"horizon": "1 us"}, "workload: the workload is empty: no task ever arrives"),
         ({"horizon": None}, "workload.0: poisson arrivals never end; give count or until here, or a horizon"),
@@ -185,6 +187,15 @@ def test_empty_and_contradictory_scenarios(data, problem):
     with pytest.raises(ScenarioError) as caught:
         load(whole).build()
     assert problem in str(caught.value).split("\n")
+
+
+def test_sizes_that_no_column_can_hold_are_refused():
+    assert problems(gpu_time="1 s", bytes_in="1e300 B") == ["workload.0.bytes_in: 1e+300 bytes are beyond any memory"]
+
+
+def test_more_devices_than_fit_into_memory_are_refused():
+    with pytest.raises(ScenarioError, match="cluster.nodes: 1,001,000,000 devices are more than the 2,000,000"):
+        one([{"count": 1_000_000, "gpus": {"type": "v100", "count": 1000}}], gpu_time="1 s")
 
 
 def test_names_of_entries_are_unique():
@@ -286,8 +297,8 @@ def closed(**rest):
 
 
 def test_a_closed_loop_has_rows_for_what_is_sent_later():
-    result = run([closed(count=12, slo="3 s", patience="2 s"), {
-        "name": "open", "arrivals": {"process": "deterministic", "interval": "7 s"}, "count": 3, "gpu_time": "1 s"}])  # fmt: skip
+    other = {"name": "open", "arrivals": {"process": "deterministic", "interval": "7 s"}, "count": 3, "gpu_time": "1 s"}
+    result = run([closed(count=12, slo="3 s", patience="2 s"), other])
     (loop,) = result.closed
     assert (loop.name, loop.clients, len(loop.rows)) == ("loop", 5, 12)
     tasks = result.tasks
@@ -315,7 +326,8 @@ def graph(tmp_path):
         (tmp_path / "data").mkdir(exist_ok=True)
         (tmp_path / "data" / "t.csv").write_text(table)
         rest = "".join(f", {key}: {value}" for key, value in (entry or {}).items())
-        text = f"cluster: {{nodes: {nodes}}}\nworkload: [{{trace: {{format: tasks, path: data/t.csv}}{rest}}}]\npolicy: t_order\n"
+        text = f"cluster: {{nodes: {nodes}}}\nworkload: [{{trace: {{format: tasks, path: data/t.csv}}{rest}}}]\n"
+        text += "policy: t_order\n"
         (tmp_path / "s.yaml").write_text(text + data)
         return load(tmp_path / "s.yaml").build()
 
@@ -371,7 +383,10 @@ def test_items_are_those_of_the_data_section(graph):
     assert (tasks.items[0].size, tasks.items[0].home) == (10**9, 0)
     with pytest.raises(ScenarioError) as caught:
         graph(table.replace("weights", "wights"), data=data)
-    message = 's.yaml:2:12: workload.0.reads: "wights" not listed under data: (items with name and size); did you mean "weights"?'
+    message = (
+        's.yaml:2:12: workload.0.reads: "wights" not listed under data: (items with name and size); '
+        'did you mean "weights"?'
+    )
     assert str(caught.value).endswith(message)
     with pytest.raises(ScenarioError, match=r's.yaml:4:36: data.0.home: no node "n7"'):
         graph(table, data=data.replace("n0", "n7"))
@@ -448,6 +463,25 @@ def test_what_only_the_cost_model_can_refuse_has_an_address_too():
     launch = {"grid": 16, "block": 4096}
     (problem,) = problems(work={"flops": "1 MFLOP", "launch": launch})
     assert problem == "workload.0: 4096 threads in a block are more than the device's 1024"
+
+
+def test_times_for_devices_that_the_cluster_lacks_are_noted(tmp_path):
+    (tmp_path / "t.csv").write_text("cpu_time,gpu_time.k20\n1,1\n")
+    own = {"name": "own", "arrivals": {"process": "all_at_once", "count": 2}, "cpu_time": "1 s", "gpu_time.v10": "1 s"}
+    scenario = load(
+        {
+            "cluster": {"nodes": {"cpus": 1, "gpus": GPU}},
+            "workload": [own, {"name": "table", "trace": {"format": "tasks", "path": "t.csv"}}],
+            "policy": "t_order",
+        },
+        base=tmp_path,
+    )
+    scenario.build()
+    scenario.build(2)
+    assert scenario.notes == [
+        'own: gpu_time.v10 is not used: the cluster has no v10; did you mean "v100"?',
+        "table: gpu_time.k20 is not used: the cluster has no k20",
+    ]
 
 
 def test_a_speedup_needs_something_to_be_relative_to():

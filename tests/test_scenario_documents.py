@@ -22,7 +22,8 @@ def messages(content, file="s.yaml"):
     [
         ("1e6", 1_000_000.0), ("-3", -3), ("0.5", 0.5), (".5", 0.5), ("true", True), ("null", None), ("", None),
         ("no", "no"), ("1:30", "1:30"), ("012", "012"), ("0x10", "0x10"), ("1_000", "1_000"), ("~", "~"),
-        ("2020-01-01", "2020-01-01"), ("nan", "nan"), (".inf", ".inf"), ("1e999", "1e999"), ("'1'", "1"), ("True", "True"),
+        ("2020-01-01", "2020-01-01"), ("nan", "nan"), (".inf", ".inf"), ("1e999", "1e999"), ("'1'", "1"),
+        ("True", "True"),
     ],
 )  # fmt: skip
 def test_only_plain_words_and_numbers_are_resolved(text, value):
@@ -208,3 +209,11 @@ def test_what_is_dumped_loads_again_to_the_same(data):
     again = documents.parse(documents.dump(data)).data
     assert again == data
     assert repr(again) == repr(data)  # 1 and 1.0 and True are equal, but not the same
+
+
+@given(st.binary(max_size=60) | st.text("ab:-[]{},&*!|>'\"%#? \n\t012e.~", max_size=40))
+def test_any_text_is_read_or_refused(content):
+    try:
+        assert isinstance(documents.parse(content).data, dict)
+    except ScenarioError as error:
+        assert error.problems

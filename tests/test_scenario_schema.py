@@ -151,7 +151,8 @@ sweep: [1]
         's.yaml:27:76: workload.5.stopping.save: "1" has no unit; write for instance 1 s',
         "s.yaml:28:1: replications.metric: this key is missing",
         "s.yaml:28:16: replications.precision: expected a share above 0 and below 1, such as 5%, not 5",
-        's.yaml:29:1: policy.scheduler.name: unknown scheduler "t_ordr"; did you mean "t_order"? (hetsim list policies)',
+        's.yaml:29:1: policy.scheduler.name: unknown scheduler "t_ordr"; did you mean "t_order"? '
+        "(hetsim list policies)",
         "s.yaml:30:1: sweep: expected a mapping, not a list",
     ]
 

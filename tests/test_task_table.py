@@ -156,6 +156,16 @@ def test_what_is_written_reads_back_the_same(tmp_path, rows, kind):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]  # no temporary file is left
 
 
+def test_compressed_tables(tmp_path):
+    frame = pd.DataFrame({"id": [1, 2], "cpu_time": [1.0, 2.0]})
+    task_table.write_frame(frame, tmp_path / "t.csv.gz")
+    assert (tmp_path / "t.csv.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert task_table.read(tmp_path / "t.csv.gz").times["cpu_time"].tolist() == [1, 2]
+    task_table.write_frame(frame.assign(cpu_time=["1", "x"]), tmp_path / "t.csv.gz")
+    with pytest.raises(ScenarioError, match='t.csv.gz:3: row 2, column cpu_time: "x" is not a number'):
+        task_table.read(tmp_path / "t.csv.gz")
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_text("old")

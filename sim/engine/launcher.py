@@ -120,8 +120,9 @@ class Launcher:
                 for item in self.places.evict(gpu):
                     stages.waiting += 1
                     way = self.places.hops(gpu.device.index, self._host_of(gpu.device))[0][0]
+                    # Not among the launch's own flows: a stop must not lose the only copy.
                     done = partial(self._written_back, launch, item, gpu)
-                    stages.flows.append(self.links.send(way, self.places.items[item].size, 0.0, done, launch))
+                    self.links.send(way, self.places.items[item].size, 0.0, done, launch)
         if ready_at > self.clock._now:
             stages.waiting += 1
             timer = Timer(lambda _: self._prepared(launch))

@@ -245,14 +245,12 @@ class Simulation:
             self._finish_run()
         except RunError as error:
             error.time = self.clock._now
-            self._close()
-            error.record = self.record()  # type: ignore[attr-defined]
+            error.record = self.record(self.clock._now)  # type: ignore[attr-defined]
             raise
         finally:
             if collecting:
                 gc.enable()
-        self._close()
-        return self.record()
+        return self.record(self.clock._now if math.isinf(self.input.horizon) else self.input.horizon)
 
     def advance(self) -> bool:
         """Go to the next instant at which the policy is to be asked; False when the run is over."""
@@ -268,7 +266,6 @@ class Simulation:
         self._wake_on = "change"
         if self._wake.entry >= 0:
             clock.cancel(self._wake)
-        self.view.now = now
         return True
 
     def _look_for_loop(self) -> None:
@@ -315,9 +312,8 @@ class Simulation:
             + more
         )
 
-    def _close(self) -> None:
+    def _close(self, now: float) -> None:
         """At the end of the run: write down what is still in flight."""
-        now = self._end()
         for launch in list(self.running.values()):
             if launch.stages is not None:
                 if launch.stage == COMPUTE:
@@ -330,13 +326,11 @@ class Simulation:
             for task in launch.tasks:
                 self._place_of(task, launch)
 
-    def _end(self) -> float:
-        horizon = self.input.horizon
-        return self.clock._now if math.isinf(horizon) or self.clock.end < horizon else horizon
-
-    def record(self) -> Record:
+    def record(self, end: float) -> Record:
+        """Close the books at a time."""
+        self._close(end)
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self._launches}
-        return self.recorder.record(self._end(), {name: float(value) for name, value in stats.items()})
+        return self.recorder.record(end, {name: float(value) for name, value in stats.items()})
 
     # Arrivals -----------------------------------------------------------------------------------------------
 
@@ -370,7 +364,6 @@ class Simulation:
     def _admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
         if self.admission is not None:
-            self.view.now = self.clock._now
             answer = self._call(self.admission.admit, task, self.view)
             if isinstance(answer, Reject):
                 self._end_task(task, REJECTED, answer.reason)
@@ -663,14 +656,19 @@ class Simulation:
         self.launcher.retime(device, launches)
 
     def set_up(self, device: Any, up: bool) -> None:
-        """A device fails (its launches fall back to their last checkpoint) or is repaired."""
+        """A device fails (its launches fall back to their last checkpoint) or is repaired.
+
+        The cores of a node stand for its host: without them its accelerators cannot be used either.
+        """
         state = self._device_state(device)
         if state.up == up:
             return
         state.up = up
+        if not up:
+            state.normal = False
         self.recorder.device_log.append((self.clock._now, device.index, "up" if up else "down", 0.0))
-        state.normal = False
-        for launch in self.launches_on(device):
+        lost = [device] if device.type.kind != "cpu" else [device, *self.input.cluster.nodes[device.node].accelerators]
+        for launch in {launch.number: launch for one in lost for launch in self.launches_on(one)}.values():
             self._stop_launch(launch, keep=True, fault=True)
         self.capacity.changed(state)
         self._call(self.scheduler.device, device, up)

@@ -29,13 +29,17 @@ class EngineView:
         self._capacity = simulation.capacity
         self._places = simulation.places
         self._links = simulation.links
-        self.now = 0.0
+        self._clock = simulation.clock
         self.cluster: Cluster = simulation.input.cluster
         self.items: Sequence[Item] = simulation.tasks.items
         self.random = simulation.input.random.stream("policy")
         self.nodes = NodeColumns(simulation)
         self.first = simulation.capacity.first
         self._with_items = bool(simulation.tasks.items)
+
+    @property
+    def now(self) -> float:
+        return self._clock._now
 
     # Where does it fit? -------------------------------------------------------------------------------------
 

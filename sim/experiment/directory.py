@@ -3,15 +3,18 @@
 One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
                 and replication-0/: the first run in full
-comparison      comparison.json, comparison.csv (means and half-widths), pairs.csv, and a directory per policy
+comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, and a directory
+                per policy
 
-Each has a picture, picture.png, unless told otherwise.
+Each has a picture, picture.png, unless told otherwise.  The tables of a run that failed lie in its `partial`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 PICTURE = "picture.png"
 FIRST = "replication-0"
 """The run of replications that is kept in full."""
+
+PARTIAL = "partial"
+"""Where a run that failed keeps its tables up to then."""
 
 _COMPARISON = "comparison.json"
 
@@ -45,9 +51,41 @@ def save(outcome: Result | Replications, directory: str | Path, *, picture: bool
         if picture:
             _draw(outcome, folder / PICTURE)
 
+    _drop_partial(Path(directory))
     if isinstance(outcome, Result) and not picture:
         return outcome.save(directory)
     return write_directory(Path(directory), write)
+
+
+def check_target(directory: str | Path) -> Path:
+    """The directory, if it can be written when the run is over; UsageError now rather than after an hour."""
+    from sim.results.store import MARK
+
+    target = Path(directory)
+    if target.exists():
+        names = {inner.name for inner in target.iterdir()} if target.is_dir() else None
+        if names is None or (names and MARK not in names and names != {PARTIAL}):
+            raise UsageError(f"{target} exists and is not a run directory; it was not touched")
+    parent = target.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UsageError(f"{target} cannot be written: no permission in {parent}")
+    return target
+
+
+def save_partial(result: Result, directory: str | Path) -> Path:
+    """Keep the tables of a run that failed, in the `partial` of its directory."""
+    return result.save(Path(directory) / PARTIAL)
+
+
+def _drop_partial(target: Path) -> None:
+    """A directory that only a failed run wrote to becomes that of a run that did not fail."""
+    from sim.results.store import MARK
+
+    partial = target / PARTIAL
+    if target.is_dir() and [inner.name for inner in target.iterdir()] == [PARTIAL] and (partial / MARK).is_file():
+        shutil.rmtree(partial)
 
 
 def save_comparison(
@@ -58,7 +96,7 @@ def save_comparison(
     picture: bool = True,
 ) -> Path:
     """Write the directory of a comparison and of its runs."""
-    from sim.results.store import write_directory
+    from sim.results.store import MARK, versions, write_directory
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
@@ -70,8 +108,13 @@ def save_comparison(
         if picture:
             _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
         _write_json(folder / _COMPARISON, comparison_json(comparison, runs))
+        first = next(iter(runs.values()))
+        folders = {label: folder_name(label) for label in runs}
+        about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
+        _write_json(folder / MARK, about)
 
-    return write_directory(Path(directory), write, mark=_COMPARISON)
+    _drop_partial(Path(directory))
+    return write_directory(Path(directory), write)
 
 
 def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replications]) -> dict[str, Any]:
@@ -97,7 +140,7 @@ def load(directory: str | Path) -> Result | Replications:
     """A run directory: its Result, or its Replications."""
     from sim.results.result import Result
 
-    folder = Path(directory)
+    folder = _not_comparison(Path(directory))
     return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
 
 
@@ -105,8 +148,15 @@ def first_run(directory: str | Path) -> Result:
     """The run of a directory; of replications the first."""
     from sim.results.result import Result
 
-    folder = Path(directory)
+    folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if holds_replications(folder) else folder)
+
+
+def _not_comparison(folder: Path) -> Path:
+    if (folder / _COMPARISON).is_file():
+        runs = sorted(str(inner) for inner in folder.iterdir() if inner.is_dir())
+        raise UsageError(f"{folder} holds a comparison; name one of its runs: {', '.join(runs)}")
+    return folder
 
 
 def holds_replications(folder: Path) -> bool:

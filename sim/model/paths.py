@@ -14,7 +14,11 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     path = Path(value)
     if not path.is_absolute():
         path = Path((info.context or {}).get("base", ".")) / path
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError:  # a name that is too long, say
+        found = False
+    if not found:
         raise ValueError(f'no file "{value}" (looked for {path})')
     return path
 

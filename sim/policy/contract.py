@@ -238,10 +238,14 @@ class Shadow(Protocol):
 class View(Protocol):
     """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state."""
 
-    now: float
     cluster: Cluster
     random: np.random.Generator
     items: Sequence[Item]
+
+    @property
+    def now(self) -> float:
+        """The simulated time, seconds."""
+        ...
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""

@@ -11,6 +11,10 @@ from typing import Any
 from sim.model.tasks import WAITING, Task
 
 
+Entry = tuple[Any, float, int, int, Task]
+"""Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""
+
+
 class TaskQueue:
     """A priority queue of tasks; equal keys leave in the order of arrival.
 
@@ -22,15 +26,15 @@ class TaskQueue:
     __slots__ = ("_run", "_heap", "_tickets", "_last")
 
     def __init__(self) -> None:
-        self._run: deque[tuple[Any, float, int, Task]] = deque()
-        self._heap: list[tuple[Any, float, int, Task]] = []
+        self._run: deque[Entry] = deque()
+        self._heap: list[Entry] = []
         self._tickets = 0
         self._last: Any = None
 
     def push(self, key: Any, task: Task) -> None:
         self._tickets = ticket = self._tickets + 1
         task.ticket = ticket
-        entry = (key, task.arrival, ticket, task)
+        entry = (key, task.arrival, task.index, ticket, task)
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
@@ -42,22 +46,22 @@ class TaskQueue:
         run, heap = self._run, self._heap
         while run:
             entry = run[0]
-            task = entry[3]
-            if task.ticket == entry[2] and task.state == WAITING:
+            task = entry[4]
+            if task.ticket == entry[3] and task.state == WAITING:
                 break
             run.popleft()
         while heap:
             entry = heap[0]
-            task = entry[3]
-            if task.ticket == entry[2] and task.state == WAITING:
+            task = entry[4]
+            if task.ticket == entry[3] and task.state == WAITING:
                 if not run or entry < run[0]:
                     return task
                 break
             heappop(heap)
-        return run[0][3] if run else None
+        return run[0][4] if run else None
 
-    def head_entry(self) -> tuple[Any, float, int, Task] | None:
-        """Key, arrival, ticket and task of the head: comparable between queues with one kind of key."""
+    def head_entry(self) -> Entry | None:
+        """The entry of the head, or None."""
         if self.head() is None:
             return None
         if self._heap and (not self._run or self._heap[0] < self._run[0]):
@@ -67,8 +71,8 @@ class TaskQueue:
     def pop(self) -> Task:
         """Take the head off (which `head` has just returned)."""
         if self._heap and (not self._run or self._heap[0] < self._run[0]):
-            return heappop(self._heap)[3]
-        return self._run.popleft()[3]
+            return heappop(self._heap)[4]
+        return self._run.popleft()[4]
 
     def remove(self, task: Task) -> None:
         """The task's entry is void from now on."""
@@ -77,14 +81,14 @@ class TaskQueue:
     def __iter__(self) -> Iterator[Task]:
         """All live tasks, in order.  Linear with a sort: for policies that look at everything."""
         entries = sorted(chain(self._run, self._heap)) if self._heap else list(self._run)
-        return (e[3] for e in entries if e[3].ticket == e[2] and e[3].state == WAITING)
+        return (e[4] for e in entries if e[4].ticket == e[3] and e[4].state == WAITING)
 
     def first(self, count: int) -> list[Task]:
         """The first `count` live tasks, in order."""
         if not self._heap and len(self._run) <= count:
             return list(self)
-        live = (e for e in chain(self._run, self._heap) if e[3].ticket == e[2] and e[3].state == WAITING)
-        return [e[3] for e in nsmallest(count, live)]
+        live = (e for e in chain(self._run, self._heap) if e[4].ticket == e[3] and e[4].state == WAITING)
+        return [e[4] for e in nsmallest(count, live)]
 
     def __len__(self) -> int:
         """Live tasks.  Linear; ask `head()` to learn whether there is any."""
@@ -98,5 +102,5 @@ class TaskQueue:
         for task in live:
             self._tickets += 1
             task.ticket = self._tickets
-            self._heap.append((key(task), task.arrival, self._tickets, task))
+            self._heap.append((key(task), task.arrival, task.index, self._tickets, task))
         heapify(self._heap)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sim.scenario.policy_schema import PolicySpec
     from sim.scenario.scenario import Scenario
 
+MOST_BYTES = 1e18
+
 
 def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> RunInput:
     """One run of the scenario; ScenarioError with everything that is wrong with it.
@@ -39,6 +41,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     tasks, closed = merge(streams, context, _items(scenario, cluster))
     if not len(tasks):
         raise ScenarioError(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
+    scenario.notes += [note for note in context.notes if note not in scenario.notes]
     policies = scenario.policies
     return RunInput(
         name=model.name,
@@ -88,11 +91,28 @@ def _streams(scenario: Scenario, context: Context) -> list[Stream]:
                 streams.append(build_recorded(entry, name, path, scenario.table(number), context))
         except ScenarioError as error:
             problems += error.problems
+        except ArithmeticError as error:
+            problems.append(context.problem(path, f"the numbers here are beyond computing ({error})"))
         except ValueError as error:  # what only the cost model or a distribution can tell when it is used
             problems.append(context.problem(path, str(error)))
+    for stream in streams:
+        problems += _absurd(stream, context)
     if problems:
         raise ScenarioError(problems)
     return streams
+
+
+def _absurd(stream: Stream, context: Context) -> list[Problem]:
+    """Values that no column can hold, from sizes such as 1e300 B."""
+    found = []
+    for key in ("bytes_in", "bytes_out"):
+        column = getattr(stream, key)
+        if column is not None and len(column) and not column.max() < MOST_BYTES:
+            found.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
+    times = stream.time if stream.estimate is None else stream.estimate
+    if np.isnan(times).any() or np.isnan(stream.time).any():
+        found.append(context.problem(stream.path, "the numbers here are beyond computing (a time is not a number)"))
+    return found
 
 
 def _items(scenario: Scenario, cluster: Cluster) -> list[Item]:

@@ -11,6 +11,8 @@ from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharin
 from sim.scenario import cluster_schema as schema
 from sim.scenario.document import Document, Path_
 
+MOST_DEVICES = 2_000_000
+
 
 def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
     """The cluster; ScenarioError for one without devices or with contradictory types and names."""
@@ -37,6 +39,10 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
             names[name] = ".".join(map(str, path))
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
         problems.append(document.problem(("cluster", "nodes"), "the cluster has no devices: no core and no GPU"))
+    devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
+    if devices > MOST_DEVICES:
+        message = f"{devices:,} devices are more than the {MOST_DEVICES:,} that fit into memory"
+        problems.append(document.problem(("cluster", "nodes"), message))
     if problems:
         raise ScenarioError(problems)
     return Cluster(specs)

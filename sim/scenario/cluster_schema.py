@@ -115,11 +115,11 @@ class Accelerator(Model):
     """`count` equal accelerators of a node."""
 
     type: Name
-    count: Whole = 1
+    count: Annotated[Whole, Field(le=10_000)] = 1
     kind: Name | None = None
     speed: Positive = 1.0
     memory: Bytes | None = None
-    streams: Count = 1
+    streams: Annotated[Count, Field(le=1_000_000)] = 1
     pcie: Link | None = None
     sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
         Sharing(kind="exclusive")
@@ -156,8 +156,8 @@ class Nodes(Model):
     """`count` equal nodes."""
 
     name: Name | None = None
-    count: Whole = 1
-    cpus: Whole = 0
+    count: Annotated[Whole, Field(le=1_000_000)] = 1
+    cpus: Annotated[Whole, Field(le=1_000_000)] = 0
     memory: Bytes | None = None
     cpu: Cpu = Cpu()
     gpus: Annotated[list[Accelerator], OneOrMany] = []

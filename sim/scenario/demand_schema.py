@@ -107,7 +107,7 @@ class User(Model):
 class Users(Model):
     """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
 
-    count: Count
+    count: Annotated[Count, Field(le=1_000_000)]
     zipf: NotNegative = 0.0
 
 
@@ -158,7 +158,7 @@ class Demand(Model):
     scaling: dict[str, Positive] | None = None
     work: Work | None = None
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
-    batch: Count | None = None
+    batch: Annotated[Count, Field(le=10**9)] | None = None
     steps: NumberDistribution | None = None
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     cpus: NotNegative | None = None

@@ -23,6 +23,7 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
     if table.estimates and entry.estimates is not None:
         raise context.fail((*path, "estimates"), "the table has estimates of its own; give them once")
+    context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)
     shape, time, estimate = _ways(entry, path, table, kept, context)
     n = len(kept)

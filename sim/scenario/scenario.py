@@ -29,7 +29,7 @@ class Scenario:
     policies   the policies with validated parameters
     base       the folder that relative paths in the scenario start from
     raw        the document as plain data, overrides applied and the policy in its long form
-    notes      remarks of trace readers (ignored columns), once `build` has read the traces
+    notes      remarks for the user (columns of a trace or times that are not used), known after `build`
     """
 
     def __init__(
@@ -111,7 +111,10 @@ class Scenario:
         if not isinstance(text, str) or not (set("./") & set(text)) or "\n" in text or len(text) > 1000:
             return None
         path = self.base / text
-        return path if path.is_file() else None
+        try:
+            return path if path.is_file() else None
+        except OSError:  # a name that is too long
+            return None
 
     def _with_full_paths(self, value: Any) -> Any:
         if isinstance(value, dict):

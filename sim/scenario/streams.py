@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
+from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Cluster, DeviceType
 from sim.model.randomness import RandomTree
 from sim.model.tasks import Mode, Stopping
-from sim.scenario.demand_schema import Demand, Factor
+from sim.scenario.demand_schema import GPU_TIME, Demand, Factor
 from sim.scenario.document import Document, Path_
 from sim.scenario.modes import ModeBook
 from sim.scenario.workload_schema import Entry
@@ -68,6 +68,15 @@ class Context:
     modes: ModeBook
     random: RandomTree
     horizon: float
+    notes: list[str] = field(default_factory=list)
+
+    def note_unused(self, name: str, keys: Iterable[str]) -> None:
+        """Note each `gpu_time.TYPE` whose type the cluster lacks: right in a sweep of clusters, else a slip."""
+        for key in keys:
+            kind = key.removeprefix(GPU_TIME)
+            if key != kind and not self.modes.of_kind(kind):
+                near = suggestion(kind, self.cluster.types)
+                self.notes.append(f"{name}: {key} is not used: the cluster has no {kind}{near}")
 
     def fail(self, path: Path_, message: str) -> ScenarioError:
         return ScenarioError(self.problem(path, message))

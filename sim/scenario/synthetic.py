@@ -44,6 +44,7 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
     if entry.classes:
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
+    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
     for k, demand in enumerate(classes):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sim.model.units import Bytes, Seconds
 from sim.scenario.demand_schema import Demand
-from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive
+from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive, shown
 from sim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000
 """More tasks than this in one stream are a mistake rather than a wish: their columns alone take gigabytes."""
+
+
+def _named_process(value: Any) -> Any:
+    if isinstance(value, dict) and not isinstance(value.get("process", ""), str):
+        raise ValueError(f"process is the name of an arrival process, not {shown(value['process'])}")
+    return value
 
 
 class DataItem(Model):
@@ -34,7 +40,7 @@ class Trace(Model):
 
     model_config = {**Model.model_config, "extra": "allow"}
 
-    format: Name
+    format: str
     path: str
 
 
@@ -42,7 +48,7 @@ class Entry(Demand):
     """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`."""
 
     name: Name | None = None
-    arrivals: Arrivals | None = None
+    arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
     until: Seconds | None = None
     weight: Positive | None = None

@@ -50,7 +50,7 @@ def write(table: TaskTable, path: str | Path) -> None:
 def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a frame of task-table columns: whole or not at all."""
     target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
     os.close(handle)
     try:
         if target.suffix.lower() in _PARQUET:

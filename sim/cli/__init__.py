@@ -1,0 +1,9 @@
+"""The command line, `hetsim`: one file a verb.
+
+Heavy imports stand inside the commands, so that `hetsim --help` answers at once.
+"""
+
+from sim.cli.program import hetsim
+from sim.cli.program import hetsim as main
+
+__all__ = ["hetsim", "main"]

@@ -1,0 +1,120 @@
+"""`hetsim compare`: policies that meet the same load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import RUNNING, SCENARIO
+from sim.cli.run import default_directory
+
+USUAL = ("fcfs", "fcfs_skip", "sjf")
+"""Compared beside the scenario's own policy where none are named."""
+
+
+@click.command(short_help="Compare policies that meet the same load.")
+@SCENARIO
+@click.option("--policy", "policies", multiple=True, metavar="NAME",
+              help="A policy to compare, such as sjf or sjf+predicted_wait (repeatable).")  # fmt: skip
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
+@click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
+@click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
+@RUNNING
+def compare(
+    scenario: str,
+    policies: tuple[str, ...],
+    metrics: tuple[str, ...],
+    baseline: str | None,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    replications: int | None,
+    workers: int,
+    check: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Run a scenario under several policies with common random numbers, and say which is better.
+
+    Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
+    policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
+    Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
+    """
+    from sim.experiment.compare import run_policies
+    from sim.experiment.directory import check_target, comparison_json, save_comparison
+    from sim.experiment.policies import named_policies
+    from sim.results.compare import compare as evaluate
+    from sim.scenario.scenario import load
+
+    chosen: Any = named_policies(policies)
+    loaded = load(scenario, overrides if chosen else ())
+    chosen = chosen or _default_policies(loaded.raw)
+    if baseline is not None:
+        baseline = _label(baseline)
+    _check_names(metrics, baseline, chosen)
+    if out is not None:
+        check_target(out)
+    with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
+        runs = run_policies(
+            loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
+            overrides=overrides, workers=workers, progress=bar,
+        )  # fmt: skip
+    comparison = evaluate(runs, metrics or None, baseline=baseline)
+    where = None if out is None else save_comparison(comparison, runs, out)
+    if as_json:
+        console.as_json(comparison_json(comparison, runs))
+    else:
+        _show(comparison, runs)
+    _warn(runs, quiet)
+    if where is not None:
+        console.note(f"tables and picture: {where}", quiet)
+
+
+def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
+    """Label -> policy: the scenario's sweep over policies, or its own policy and the usual ones."""
+    from sim.experiment.policies import named_policies
+    from sim.registry import policies as known
+
+    sweep = raw.get("sweep")
+    for key in ("policy", "policy.scheduler", "policy.scheduler.name"):
+        values = sweep.get(key) if isinstance(sweep, dict) else None
+        if isinstance(values, list) and len(values) > 1:
+            return named_policies(values)
+    own = named_policies([raw["policy"]])
+    return own | {name: name for name in USUAL if name not in own and name in known("scheduler")}
+
+
+def _label(text: str) -> str:
+    from sim.experiment.policies import named_policy
+
+    return named_policy(text)[0]
+
+
+def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
+    """Wrong names are said before the first run."""
+    from sim.errors import UsageError, suggestion
+    from sim.results.metrics import metric
+
+    for name in metrics:
+        metric(name)
+    if baseline is not None and baseline not in policies:
+        near = suggestion(baseline, policies) or f"; compared are {', '.join(policies)}"
+        raise UsageError(f'--baseline "{baseline}" is not compared{near}')
+
+
+def _show(comparison: Any, runs: dict[str, Any]) -> None:
+    from sim.report.overview import comparison_headline, comparison_lines
+
+    console.lines([comparison_headline(runs), "", *comparison_lines(comparison)])
+
+
+def _warn(runs: dict[str, Any], quiet: bool) -> None:
+    from sim.report.overview import remarks
+
+    for label, outcome in runs.items():
+        console.warnings([f"{label}: {text}" for text in remarks(outcome)], quiet)

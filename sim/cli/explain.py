@@ -1,0 +1,99 @@
+"""`hetsim explain`: why tasks waited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, VERBOSITY
+
+MOST_STRETCHES = 25
+
+
+@click.command(short_help="Split a task's waiting by cause.")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("task", required=False)
+@click.option("--by", type=click.Choice(["class", "user"]), help="Add up over the tasks of each class or user.")
+@JSON
+@VERBOSITY
+def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose: bool) -> None:
+    """Say why TASK of the run in directory RUN waited, and for how long for each cause.
+
+    RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
+    """
+    from sim.experiment.directory import first_run
+
+    if (task is None) == (by is None):
+        raise click.UsageError("give a TASK, or --by class or --by user")
+    if not run.is_dir():
+        raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
+    result = first_run(run)
+    if by is not None:
+        _groups(result, by, as_json)
+    else:
+        assert task is not None
+        _task(result, task, as_json)
+
+
+def _task(result: Any, task: str, as_json: bool) -> None:
+    from sim.results.explain import explain as stretches_of
+    from sim.results.explain import find_task
+
+    row = find_task(result, task)
+    table = stretches_of(result, task)
+    causes = {str(cause): float(seconds) for cause, seconds in table.groupby("cause", sort=False)["seconds"].sum().items()}
+    record = result.record
+    wait = float(table["seconds"].sum())
+    started = bool(record.start[row] == record.start[row])
+    if as_json:
+        about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
+        console.as_json({**about, "stretches": table.to_dict("records")})
+        return
+    console.lines(_task_lines(result, row, table, causes, wait, started))
+
+
+def _task_lines(result: Any, row: int, table: Any, causes: dict[str, float], wait: float, started: bool) -> list[str]:
+    from sim.report import terminal
+
+    record = result.record
+    name = record.input.tasks.name(row)
+    ready, begin = float(record.ready[row]), float(record.start[row])
+    end = f"its first stage began at {begin:.6g} s" if started else "it never started"
+    head = f"task {name} of {result.name} ({result.policy}): ready at {ready:.6g} s, {end}"
+    if not wait:
+        return [head, "it did not wait"]
+    waited = f"it waited {terminal.seconds(wait)}"
+    sums = sorted(causes.items(), key=lambda pair: -pair[1])
+    shares = [["cause", "time", ""], *[[cause_name(c), terminal.seconds(s), terminal.share(s / wait)] for c, s in sums]]
+    rows = [["from", "to", "time", "cause", ""]]
+    for begin, until, seconds, cause, detail in table.head(MOST_STRETCHES).itertuples(index=False):
+        rows.append([f"{begin:.6g} s", f"{until:.6g} s", terminal.seconds(seconds), cause_name(cause), str(detail)])
+    more = len(table) - MOST_STRETCHES
+    rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
+    return [head, waited, "", *terminal.table(shares, right=(1, 2)), "", *terminal.table(rows, right=(0, 1, 2)), *rest]
+
+
+def _groups(result: Any, by: str, as_json: bool) -> None:
+    from sim.report import terminal
+    from sim.results.explain import CAUSES, explain_all
+
+    table = explain_all(result, by)
+    if as_json:
+        console.as_json({str(name): {key: float(v) for key, v in row.items()} for name, row in table.iterrows()})
+        return
+    shown = [cause for cause in CAUSES if table[cause].sum() > 0]
+    rows = [[by, "tasks", "mean wait", *(cause_name(cause) for cause in shown)]]
+    for name, row in table.iterrows():
+        wait, tasks = float(row["wait"]), float(row["tasks"])
+        parts = [terminal.share(float(row[cause]) / wait) if wait else "–" for cause in shown]
+        rows.append([str(name) or "(all)", terminal.count(tasks), terminal.seconds(wait / max(tasks, 1)), *parts])
+    title = f"{result.name} ({result.policy}): share of waiting by cause"
+    console.lines([title, "", *terminal.table(rows, right=range(1, len(rows[0])))])
+
+
+def cause_name(cause: str) -> str:
+    names = {"no_capacity": "no free capacity", "head_of_line": "head of line", "choice": "policy's choice"}
+    return names.get(cause, cause)

@@ -1,0 +1,134 @@
+"""`hetsim list`: what can be named."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, VERBOSITY
+
+KINDS = ("scheduler", "placement", "admission", "batching")
+
+
+@click.command("list", short_help="List policies, scenarios, trace formats or arrival processes.")
+@click.argument("what", metavar="policies|scenarios|traces|arrivals",
+                type=click.Choice(["policies", "scenarios", "traces", "arrivals"]))  # fmt: skip
+@click.option("--kind", type=click.Choice(KINDS), help="Of policies, only these.")
+@JSON
+@VERBOSITY
+def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
+    """List what can be named in a scenario or on the command line, with its parameters."""
+    if kind is not None and what != "policies":
+        raise click.UsageError(f"--kind is for policies; {what} have none")
+    entries = {"policies": _policies, "scenarios": _scenarios, "traces": _traces, "arrivals": _arrivals}[what]
+    found = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
+    if as_json:
+        console.as_json(found)
+    elif not found:
+        console.note(f"there are no {what}" + (f" of kind {kind}" if kind else ""))
+    else:
+        console.lines(_text(found))
+
+
+def _policies(kind: str | None) -> list[dict[str, Any]]:
+    from sim import registry
+
+    rows = []
+    for one in KINDS if kind is None else [kind]:
+        for name in registry.policies(one):
+            rows.append(_row(one, name, lambda one=one, name=name: registry.policy(one, name)))
+    return rows
+
+
+def _traces() -> list[dict[str, Any]]:
+    from sim import registry
+
+    return [_row("trace", name, lambda name=name: registry.entry("traces", name)) for name in registry.table("traces")]
+
+
+def _arrivals() -> list[dict[str, Any]]:
+    from sim import registry
+
+    names = registry.table("arrivals")
+    return [_row("arrivals", name, lambda name=name: registry.entry("arrivals", name)) for name in names]
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    from sim.scenario.shipped import shipped
+
+    return [{"name": one.name, "kind": one.theme, "summary": one.description} for one in shipped()]
+
+
+def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
+    try:
+        item = load()
+    except Exception as problem:  # another package's entry point may be broken: say so beside the name
+        return {"name": name, "kind": kind, "summary": f"cannot be loaded: {problem}", "parameters": {}}
+    return {"name": name, "kind": kind, "summary": summary(item), "parameters": parameters(kind, item)}
+
+
+def summary(item: Any) -> str:
+    """The first sentence of an item's docstring, or of its module's."""
+    # `__doc__` itself: inspect.getdoc would give a base class's.
+    text = item.__doc__ if isinstance(getattr(item, "__doc__", None), str) else None
+    if not text or (inspect.isclass(item) and any(text == base.__doc__ for base in item.__mro__[1:])):
+        module = inspect.getmodule(item)
+        text = (module.__doc__ if module else None) or ""
+    paragraph = " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
+    end = paragraph.find(". ")
+    return paragraph if end < 0 else paragraph[: end + 1]
+
+
+def parameters(kind: str, item: Any) -> dict[str, Any]:
+    """Parameter -> default as text, None where one must be given."""
+    fields = getattr(item, "model_fields", None)
+    if fields is not None:
+        return {
+            info.alias or name: None if info.is_required() else _default(info.get_default(call_default_factory=True))
+            for name, info in fields.items()
+            if name != "process"
+        }
+    from sim import registry
+
+    if kind == "trace":
+        found = dict(inspect.signature(item).parameters)
+    elif kind == "scheduler" and not inspect.isclass(item):
+        from sim.policy.lists import ListScheduler
+
+        # An order key is scheduled by the list scheduler, whose other parameters are the user's.
+        found = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
+    else:
+        found = registry.parameters(item)
+    return {name: None if p.default is p.empty else _default(p.default) for name, p in found.items()}
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return ""
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _text(rows: list[dict[str, Any]]) -> list[str]:
+    """Kinds as headings; under each its names, summaries and parameters."""
+    from sim.report.terminal import padded, width, wrapped
+
+    column = max(width(row["name"]) for row in rows)
+    lines: list[str] = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        lines += [*([""] if lines else []), kind]
+        for row in (row for row in rows if row["kind"] == kind):
+            texts = wrapped(row["summary"], max(40, 106 - column)) or [""]
+            given = row.get("parameters")
+            if given:
+                texts += wrapped("parameters: " + ", ".join(_parameter(*pair) for pair in given.items()), 106 - column)
+            names = [row["name"], *[""] * (len(texts) - 1)]
+            lines += [f"  {padded(n, column, False)}  {text}".rstrip() for n, text in zip(names, texts, strict=True)]
+    return lines
+
+
+def _parameter(name: str, default: str | None) -> str:
+    """`path` where it must be given, `window=0.0`, `placement=` where nothing is the default."""
+    return name if default is None else f"{name}={default}" if default else f"[{name}]"

@@ -1,0 +1,57 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from sim.cli.program import VERBOSE
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _remember(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    context.meta[VERBOSE] = value
+    return value
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several decorators as one, the first outermost."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+SCENARIO = click.argument("scenario", metavar="FILE|NAME")
+
+SET = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY.PATH=VALUE",
+    help="Change a value of the scenario (repeatable); the value is written as in the file.",
+)  # fmt: skip
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+
+VERBOSITY = click.option(
+    "-v", "--verbose", is_flag=True, callback=_remember, help="Say more on stderr; show tracebacks."
+)
+
+RUNNING = together(
+    SET,
+    click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed."),
+    click.option("--replications", type=click.IntRange(min=1), metavar="N", help="Independent runs; adds intervals."),
+    click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+                 help="Processes for replications; the results do not depend on it."),
+    click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower)."),
+    JSON,
+    QUIET,
+    VERBOSITY,
+)  # fmt: skip
+"""Of the verbs that run something."""

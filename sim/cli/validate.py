@@ -1,0 +1,41 @@
+"""`hetsim validate`: would these scenarios run?"""
+
+from __future__ import annotations
+
+import click
+
+from sim.cli import console
+from sim.cli.options import QUIET, SET, VERBOSITY
+
+
+@click.command(short_help="Check scenarios without running them.")
+@click.argument("scenarios", nargs=-1, required=True, metavar="FILE|NAME...")
+@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@SET
+@QUIET
+@VERBOSITY
+def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool, verbose: bool) -> None:
+    """Check scenarios and the files they name, without running them.
+
+    Every problem is listed with its file, line and column.
+    """
+    from sim.errors import Problem, ScenarioError, UnknownName
+    from sim.experiment.run import prepare
+
+    problems: list[Problem] = []
+    for name in scenarios:
+        try:
+            scenario = prepare(name, policy, overrides)
+            run = scenario.build()
+        except ScenarioError as error:
+            problems += error.problems
+        except UnknownName as error:
+            problems.append(Problem(str(error)))
+        else:
+            if not quiet:
+                tasks = f"{len(run.tasks):,} task{'s' if len(run.tasks) != 1 else ''}"
+                console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"])
+            for remark in scenario.notes:
+                console.note(f"{name}: {remark}", quiet)
+    if problems:
+        raise ScenarioError(problems)
