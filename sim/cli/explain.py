@@ -44,7 +44,8 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
     row = find_task(result, task)
     table = stretches_of(result, task)
-    causes = {str(cause): float(seconds) for cause, seconds in table.groupby("cause", sort=False)["seconds"].sum().items()}
+    sums = table.groupby("cause", sort=False)["seconds"].sum()
+    causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
     record = result.record
     wait = float(table["seconds"].sum())
     started = bool(record.start[row] == record.start[row])

@@ -36,11 +36,11 @@ def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
 def _policies(kind: str | None) -> list[dict[str, Any]]:
     from sim import registry
 
-    rows = []
-    for one in KINDS if kind is None else [kind]:
-        for name in registry.policies(one):
-            rows.append(_row(one, name, lambda one=one, name=name: registry.policy(one, name)))
-    return rows
+    return [
+        _row(one, name, lambda one=one, name=name: registry.policy(one, name))
+        for one in (KINDS if kind is None else [kind])
+        for name in registry.policies(one)
+    ]
 
 
 def _traces() -> list[dict[str, Any]]:

@@ -102,8 +102,9 @@ def contents(table: TaskTable) -> dict[str, Any]:
         durations[name] = {
             "tasks": len(known), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
         }  # fmt: skip
+    labels = {"id": table.id, "class": table.class_, "user": table.user}
     columns = [
-        *(name for name, there in (("id", table.id), ("class", table.class_), ("user", table.user)) if there is not None),
+        *(name for name, values in labels.items() if values is not None),
         *table.numbers,
         *(name for name in ("predecessors", "reads", "writes") if getattr(table, name) is not None),
     ]

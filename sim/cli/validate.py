@@ -14,7 +14,9 @@ from sim.cli.options import QUIET, SET, VERBOSITY
 @SET
 @QUIET
 @VERBOSITY
-def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool, verbose: bool) -> None:
+def validate(
+    scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool, verbose: bool
+) -> None:
     """Check scenarios and the files they name, without running them.
 
     Every problem is listed with its file, line and column.

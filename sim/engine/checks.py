@@ -59,13 +59,14 @@ class Checker:
             self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
             self._require(row not in seen, f"{task} waits and runs")
             seen.add(row)
+        blocked = 0 if simulation.graph is None else len(simulation.graph.blocked)
         sent = sum(1 for status in simulation._status if status >= UNFINISHED) if self.checks % 64 == 1 else None
         if sent is not None:
             deferred = sum(1 for status in simulation._status if status == UNFINISHED)
-            deferred -= len(simulation.waiting) + in_launches + len(simulation.blocked)
+            deferred -= len(simulation.waiting) + in_launches + blocked
             self._require(deferred >= 0, "more tasks in the system than have arrived")
             self._require(
-                sent == simulation.ended + len(simulation.waiting) + in_launches + len(simulation.blocked) + deferred,
+                sent == simulation.ended + len(simulation.waiting) + in_launches + blocked + deferred,
                 "a task was lost",
             )
             self._require(deferred == 0 or simulation.admission is not None, "a task is neither here nor there")
@@ -162,7 +163,7 @@ class Checker:
         """Causality: nothing starts before it is ready or ends before it starts."""
         simulation = self.simulation
         recorder = simulation.recorder
-        arrivals = simulation.tasks.arrival if recorder.arrival is None else recorder.arrival
+        arrivals = simulation.tasks.arrival
         for row, status in enumerate(recorder.status):
             if status == COMPLETED:
                 self._require(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,7 @@ class Recorder:
         self.mode = array("h", [-1]) * count
         self.place = array("i", [-1]) * count
         self.status = array("b", [NOT_ARRIVED]) * count
-        self.ready: array | None = None  # only where it can differ from the arrival
-        self.arrival: array | None = None  # only with closed loops
+        self.ready: array | None = None
         self.reasons: dict[int, str] = {}
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
@@ -55,6 +53,11 @@ class Recorder:
         self.members: dict[int, list[int]] = {}
         self._places = Places(run.cluster)
         self.place_code = self._places.code
+
+    def ready_column(self) -> array:
+        """Ask for a column of its own for `ready`: it can differ from the arrival."""
+        self.ready = array("d", [NAN]) * len(self.status)
+        return self.ready
 
     def detail(self, name: str) -> array:
         """A per-task column that most runs do not need; zeros at first."""
@@ -87,8 +90,6 @@ class Recorder:
         """Everything, as arrays.  Called once, after the run."""
         run = self.run
         tasks = run.tasks
-        if self.arrival is not None:
-            tasks = replace(tasks, arrival=np.frombuffer(self.arrival, dtype=np.float64))
         start, finish = _array(self.start, "d"), _array(self.finish, "d")
         mode, place, status = _array(self.mode, "h"), _array(self.place, "i"), _array(self.status, "b")
         if self.ready is not None:
@@ -107,7 +108,7 @@ class Recorder:
             plain = (status == COMPLETED) & (detail["batch"] < 0)
             detail["compute"][plain] = (finish - start)[plain]
         return Record(
-            input=replace(run, tasks=tasks),
+            input=run,
             end=end,
             status=status,
             ready=ready,

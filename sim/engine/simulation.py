@@ -7,20 +7,19 @@ nothing else, and neither does any other driver of the engine.
 from __future__ import annotations
 
 import gc
-import heapq
 import math
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 from sim.engine.capacity import Capacity
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
-from sim.engine.launch import COMPUTE, NAN, Launch
+from sim.engine.launch import COMPUTE, Launch
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
 from sim.engine.places import Places
 from sim.engine.recorder import Recorder
+from sim.engine.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.view import EngineView
 from sim.errors import HetsimError, PolicyError, RunError
 from sim.model.plan import Placement
@@ -31,8 +30,6 @@ from sim.model.record import (
     LAUNCH_MOVED,
     LAUNCH_RUNNING,
     REJECTED,
-    UNFINISHED,
-    ClosedStream,
     Record,
     RunInput,
 )
@@ -53,26 +50,8 @@ from sim.policy.contract import (
     Wait,
 )
 
-BLOCK = 8192
-"""Tasks taken from the columns at once."""
-
 LOOP_LIMIT = 10_000
 """Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
-
-
-class Arrivals(Timer):
-    """The open streams, already merged: one pending event, the next row's arrival."""
-
-    __slots__ = ("row", "last", "base", "times", "shapes", "rows", "estimates")
-    shapes: list[int]
-    rows: list[list[float]]
-    estimates: list[list[float]]
-
-    def __init__(self, then: Callable[[Any], None], last: int):
-        super().__init__(then)
-        self.row = self.base = 0
-        self.last = last
-        self.times: list[float] = []
 
 
 class Simulation:
@@ -86,7 +65,7 @@ class Simulation:
         fast: bool = True,
         progress: Callable[[float, int, int], None] | None = None,
     ):
-        self.input = run
+        self.input = run = with_own_columns(run)
         self.tasks = run.tasks
         self.scheduler: Scheduler = run.scheduler
         self.admission = run.admission
@@ -103,10 +82,7 @@ class Simulation:
         """Launches in flight by number, in the order of their start."""
         self.waiting: dict[int, Task] = {}
         """Tasks that wait, by row, in the order in which they became ready."""
-        self.blocked: dict[int, Task] = {}
-        self.to_come = len(run.tasks)
         self.view = EngineView(self)
-        self.progress = progress
         self.ended = 0
         self.decisions = 0
         self.rounds = 0
@@ -127,16 +103,14 @@ class Simulation:
         self._place_code = self.recorder.place_code
         self._status = self.recorder.status
         self._hooks()
-        self._prepare_graph()
-        self._prepare_streams()
-        self._linked = self._missing is not None or bool(run.closed) or bool(self.tasks.items)
+        self.graph = None if self.tasks.predecessors is None else Graph(self.tasks.predecessors)
+        self.patience = None if self.tasks.expires is None else Patience(self.clock, self._expire)
+        self._linked = self.graph is not None or bool(run.closed) or bool(self.tasks.items)
         """Does the end of a task concern others (successors, clients of a closed loop, readers of its data)?"""
-        self._ready = self.recorder.ready
-        self._unconditional = run.admission is None and self._missing is None and self.tasks.expires is None
-        """Does nothing stand between the arrival of a task and its waiting?"""
-        self._expiries: list[tuple[float, int]] = []
-        self._patient: dict[int, Task] = {}
-        self._expiry = Timer(self._expire)
+        self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
+        unconditional = run.admission is None and self.graph is None and self.patience is None
+        deliver = self._make_ready if unconditional else self._admit
+        self.sources = Sources(run, self.clock, self._status, deliver, progress)
         self.checker = Checker(self) if check else None
         self.bind(run.scheduler)
 
@@ -165,63 +139,6 @@ class Simulation:
                 if serial and no_transfer and one_node:
                     quick.add(mode)
         return frozenset(quick)
-
-    def _prepare_graph(self) -> None:
-        """Counts of unfinished predecessors and lists of successors."""
-        self._missing: list[int] | None = None
-        self._successors: dict[int, list[int]] = {}
-        if self.tasks.predecessors is None:
-            return
-        self._missing = [len(row) for row in self.tasks.predecessors]
-        for row, before in enumerate(self.tasks.predecessors):
-            for predecessor in before:
-                self._successors.setdefault(predecessor, []).append(row)
-
-    def _prepare_streams(self) -> None:
-        """One pending event for all open streams; one per thinking client for closed ones."""
-        last = len(self.tasks)
-        self._closed_row: dict[int, int] = {}
-        self._closed_next: list[int] = []
-        self._think: list[Callable[[], float]] = []
-        for number, stream in enumerate(self.input.closed):
-            self._closed_row.update(dict.fromkeys(stream.rows.tolist(), number))
-            self._closed_next.append(stream.clients)
-            self._think.append(self._thinker(stream))
-        if self.input.closed:
-            # Rows that a client has not sent yet stand last, with arrival inf.
-            last = int((self.tasks.arrival < math.inf).sum())
-            self.to_come = last
-            self.recorder.arrival = array("d", self.tasks.arrival)
-        if self.input.closed or self._missing is not None:
-            self.recorder.ready = array("d", [NAN]) * len(self.tasks)
-        self._arrivals = Arrivals(self._arrive, last)
-        if last:
-            self._load_block()
-            self.clock.at(self._arrivals.times[0], ARRIVAL, self._arrivals)
-
-    def _thinker(self, stream: ClosedStream) -> Callable[[], float]:
-        """Think times of one stream, one by one, drawn in blocks."""
-        random = self.input.random.stream("think", stream.name)
-
-        def times() -> Iterator[float]:
-            while True:
-                yield from stream.think(random, 256).tolist()
-
-        return times().__next__
-
-    def _load_block(self) -> None:
-        arrivals = self._arrivals
-        first = arrivals.row
-        stop = min(first + BLOCK, arrivals.last)
-        tasks = self.tasks
-        arrivals.base = first
-        arrivals.times = tasks.arrival[first:stop].tolist()
-        arrivals.shapes = tasks.shape[first:stop].tolist()
-        arrivals.rows = tasks.time[first:stop].tolist()
-        same = tasks.estimate is tasks.time
-        arrivals.estimates = arrivals.rows if same else tasks.estimate[first:stop].tolist()
-        if self.progress is not None:
-            self.progress(self.clock._now, first, len(tasks))
 
     # The loop -----------------------------------------------------------------------------------------------
 
@@ -283,7 +200,7 @@ class Simulation:
     def _woken(self, _: Timer) -> None:
         """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
         self.clock.round_due = True
-        if self.running or self.to_come:
+        if self.running or self.sources.to_come:
             self._idle_wakes = 0
             return
         self._idle_wakes += 1
@@ -334,33 +251,6 @@ class Simulation:
 
     # Arrivals -----------------------------------------------------------------------------------------------
 
-    def _arrive(self, arrivals: Arrivals) -> None:
-        row = arrivals.row
-        offset = row - arrivals.base
-        now = arrivals.times[offset]
-        tasks = self.tasks
-        task = Task(
-            row,
-            now,
-            tasks.shapes[arrivals.shapes[offset]],
-            arrivals.rows[offset],
-            arrivals.estimates[offset],
-            tasks,
-        )
-        arrivals.row = row = row + 1
-        if row < arrivals.last:
-            offset += 1
-            if offset == len(arrivals.times):
-                self._load_block()
-                offset = 0
-            self.clock.at(arrivals.times[offset], ARRIVAL, arrivals)
-        self.to_come -= 1
-        self._status[task.index] = UNFINISHED
-        if self._unconditional:
-            self._make_ready(task)
-        else:
-            self._admit(task)
-
     def _admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
         if self.admission is not None:
@@ -376,13 +266,15 @@ class Simulation:
                     self._redirect(task, answer.modes)
             else:
                 raise self._illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
-        if self.tasks.expires is not None and task.expires < math.inf:
-            self._watch_patience(task)
-        if self._missing is not None and self._missing[task.index]:
+        if self.patience is not None and task.expires < math.inf:
+            self.patience.watch(task)
+        graph = self.graph
+        if graph is not None and graph.missing[task.index]:
             task.state = BLOCKED
-            self.blocked[task.index] = task
-            if self._missing[task.index] < 0:
+            if graph.doomed(task.index):
                 self._end_task(task, FAILED, "a predecessor did not finish")
+            else:
+                graph.blocked[task.index] = task
             return
         self._make_ready(task)
 
@@ -405,10 +297,10 @@ class Simulation:
         if not until > self.clock._now:
             raise self._illegal(f"admission defers {task} until t = {until:g} s, which is not later than now")
         task.state = FUTURE
-        self.to_come += 1
+        self.sources.to_come += 1
 
         def ask_again(_: Timer) -> None:
-            self.to_come -= 1
+            self.sources.to_come -= 1
             self._admit(task)
 
         if until < math.inf:
@@ -419,21 +311,11 @@ class Simulation:
             raise self._illegal(f"admission redirects {task} to modes {positions}, which it does not have")
         task.allowed = positions
 
-    def _watch_patience(self, task: Task) -> None:
-        heapq.heappush(self._expiries, (task.expires, task.index))
-        self._patient[task.index] = task
-        if self._expiries[0][1] == task.index:
-            self.clock.again(max(task.expires, self.clock._now), TIMER, self._expiry)
-
-    def _expire(self, timer: Timer) -> None:
-        now = self.clock._now
-        while self._expiries and self._expiries[0][0] <= now:
-            _, row = heapq.heappop(self._expiries)
-            task = self._patient.pop(row)
-            if task.state in (WAITING, BLOCKED) and self._starts[row] != self._starts[row] and task._history is None:
-                self._end_task(task, EXPIRED, "patience ended")
-        if self._expiries:
-            self.clock.at(self._expiries[0][0], TIMER, timer)
+    def _expire(self, task: Task) -> None:
+        """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
+        started = self._starts[task.index] == self._starts[task.index] or task._history is not None
+        if task.state in (WAITING, BLOCKED) and not started:
+            self._end_task(task, EXPIRED, "patience ended")
 
     # Decisions ----------------------------------------------------------------------------------------------
 
@@ -695,7 +577,7 @@ class Simulation:
             return
         if not until > self.clock._now:
             raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
-        if self.running or self.to_come or self.waiting:
+        if self.running or self.sources.to_come or self.waiting:
             self.clock.again(until, TIMER, self._wake)
 
     _handlers: dict[type, Any] = {
@@ -792,11 +674,11 @@ class Simulation:
             self._after(task)
         if self._wake_on != "ready":
             self.clock.round_due = True
-        if not self.running and not self.waiting and not self.to_come and not self.blocked:
+        if not self.running and not self.waiting and not self.sources.to_come:
             self._drained()
 
     def _drained(self) -> None:
-        """Nothing waits, runs or is to come: later events (faults, timers) do not prolong the run."""
+        """Nothing waits, runs or is to come, so nothing is blocked: later events do not prolong the run."""
         self.clock.end = math.nextafter(self.clock._now, math.inf)
 
     def _after(self, task: Task) -> None:
@@ -804,57 +686,25 @@ class Simulation:
         for item in task.reads:
             self.places.read(item)
         completed = self._status[task.index] == COMPLETED
-        if self._missing is not None:
-            for row in self._successors.get(task.index, ()):
-                waiting = self.blocked.get(row)
-                if completed:
-                    if self._missing[row] > 0:
-                        self._missing[row] -= 1
-                        if waiting is not None and not self._missing[row]:
-                            del self.blocked[row]
-                            self._make_ready(waiting)
-                else:
-                    self._missing[row] = -1
-                    if waiting is not None:
-                        self._end_task(waiting, FAILED, f"predecessor {task.id} {self._fate(task)}")
-        stream = self._closed_row.get(task.index)
-        if stream is not None:
-            self._send_next(stream)
+        if self.graph is not None:
+            if completed:
+                for freed in self.graph.completed(task.index):
+                    self._make_ready(freed)
+            else:
+                for doomed in self.graph.failed(task.index):
+                    self._end_task(doomed, FAILED, f"predecessor {task.id} {self._fate(task)}")
+        if self.sources.closed:
+            self.sources.answered(task)
 
     def _fate(self, task: Task) -> str:
         return {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}[self._status[task.index]]
-
-    def _send_next(self, number: int) -> None:
-        """A client of a closed loop thinks, then sends the stream's next task."""
-        stream = self.input.closed[number]
-        position = self._closed_next[number]
-        if position >= len(stream.rows):
-            return
-        time = self.clock._now + self._think[number]()
-        if time >= self.input.horizon:
-            return
-        self._closed_next[number] = position + 1
-        row = int(stream.rows[position])
-        self.to_come += 1
-
-        def send(_: Timer) -> None:
-            tasks = self.tasks
-            times = tasks.time[row].tolist()
-            estimates = times if tasks.estimate is tasks.time else tasks.estimate[row].tolist()
-            task = Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks)
-            assert self.recorder.arrival is not None
-            self.recorder.arrival[row] = time
-            self.to_come -= 1
-            self._status[row] = UNFINISHED
-            self._admit(task)
-
-        self.clock.at(time, ARRIVAL, Timer(send))
 
     def _end_task(self, task: Task, status: int, reason: str) -> None:
         """A task that does not run (any more) ends as rejected, expired or failed."""
         row = task.index
         self.waiting.pop(row, None)
-        self.blocked.pop(row, None)
+        if self.graph is not None:
+            self.graph.blocked.pop(row, None)
         known_to_scheduler = task.state == WAITING
         task.state = ENDED
         self._status[row] = status
@@ -866,7 +716,7 @@ class Simulation:
         if self._linked:
             self._after(task)
         self._round("change")
-        if not self.running and not self.waiting and not self.to_come and not self.blocked:
+        if not self.running and not self.waiting and not self.sources.to_come:
             self._drained()
 
     # Errors -------------------------------------------------------------------------------------------------

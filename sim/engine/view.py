@@ -268,8 +268,8 @@ class EngineView:
 
     # What if? -------------------------------------------------------------------------------------------------
 
-    def earliest_fit(self, task: Task) -> EarliestFit:
-        return EarliestFit(self, task)
+    def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
+        return EarliestFit(self, task, mode)
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         capacity = self._capacity
@@ -291,8 +291,18 @@ class EngineView:
                 for mode in modes:
                     placement = capacity.on_sketch(sketches[number], mode)
                     if placement is not None:
-                        return placement, self._needed(number, mode, stopped[number])
+                        return self._sparing(number, mode, stopped[number])
         return None
+
+    def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
+        """The mode on a node once those of the victims have stopped that really must."""
+        needed = self._needed(number, mode, victims)
+        sketch = self._capacity.sketch(self._capacity.nodes[number])
+        for victim in needed:
+            self._capacity.release(sketch, victim.launch.placement, victim.launch)
+        placement = self._capacity.on_sketch(sketch, mode)
+        assert placement is not None
+        return placement, needed
 
     def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
         """Of the victims on a node those without which the mode would not fit, sparing the best first."""
@@ -315,9 +325,10 @@ class EarliestFit:
     its nodes, until a mode of the task fits.  Cost: one sort of the running launches a question.
     """
 
-    def __init__(self, view: EngineView, task: Task):
+    def __init__(self, view: EngineView, task: Task, mode: Mode | None = None):
         self.view = view
         self.task = task
+        self.mode = mode
         self.time = math.inf
         self.placement: Placement | None = None
         self._capacity = view._capacity
@@ -325,13 +336,13 @@ class EarliestFit:
         self._find()
 
     def _find(self) -> None:
-        now_fitting = self.view.fit(self.task)
+        now_fitting = self.view.fit(self.task) if self.mode is None else self.view.first(self.mode)
         if now_fitting is not None:
             self.time, self.placement = self.view.now, now_fitting
             for device in now_fitting.devices:
                 self._sketch(device.node)
             return
-        modes = [self.task.shape.modes[position] for position in self.task.modes_by_speed()]
+        modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
         seen: set[int] = set()
         for running in self.view.running("finish"):
             launch = running.launch

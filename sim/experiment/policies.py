@@ -30,7 +30,8 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
         known = registry.policies("scheduler").get(name)
         if known is not None and known is not policy and not _redefined(known, policy):
             raise UsageError(
-                f'there is a policy "{name}" already; register yours under another name: sim.register("my_{name}", {name})'
+                f'there is a policy "{name}" already; register yours under another name: '
+                f'sim.register("my_{name}", {name})'
             )
         registry.register(name, policy)
         return name, name

@@ -241,6 +241,9 @@ class View(Protocol):
     cluster: Cluster
     random: np.random.Generator
     items: Sequence[Item]
+    nodes: Any
+    """Free capacity as NumPy columns: `cores`, `memory`, `gpus[type name]`; `candidates(mode)` gives the indexes
+    of the nodes on which a mode fits, with the columns fresh."""
 
     @property
     def now(self) -> float:
@@ -259,8 +262,16 @@ class View(Protocol):
         """Indexes of the nodes on which a mode (of one node) fits now, ascending."""
         ...
 
-    def on_node(self, mode: Mode, node: int) -> Placement | None:
-        """The devices a mode would take on one node, if it fits there now."""
+    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
+        """The devices a mode would take on one node, if it fits there now; with a task, with its data."""
+        ...
+
+    def options(self, task: Task, mode: Mode) -> list[Placement]:
+        """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node."""
+        ...
+
+    def holds(self, task: Task, placement: Placement) -> bool:
+        """Is there room for the data the task reads and writes there, besides its own memory?"""
         ...
 
     def fits(self, mode: Mode, placement: Placement | None = None) -> bool:
@@ -283,8 +294,8 @@ class View(Protocol):
         """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""
         ...
 
-    def earliest_fit(self, task: Task) -> Shadow:
-        """When and where the task could start if everything running ended as estimated."""
+    def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
+        """When and where the task could start (in this mode) if everything running ended as estimated."""
         ...
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Literal
+from typing import Literal
 
 from sim.model.plan import Placement
 from sim.model.tasks import Shape, Task
@@ -89,22 +89,23 @@ class ListScheduler(Scheduler):
         return [task for task in tasks if task is not head]
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        heads = [head for queue in self.by_shape.values() if (head := _merge_key(queue)) is not None]
+        heads = [(entry, queue) for queue in self.by_shape.values() if (entry := queue.head_entry()) is not None]
         if not heads:
             yield WAIT_FOR_READY
             return
         heapify(heads)
         while heads:
-            _, _, _, task, queue = heads[0]
+            entry, queue = heads[0]
+            task = entry[4]
             placement = self.place(task, view)
             if placement is not None:
                 queue.pop()
                 yield Start(task, placement)
-                following = _merge_key(queue)
+                following = queue.head_entry()
                 if following is None:
                     heappop(heads)
                 else:
-                    heapreplace(heads, following)
+                    heapreplace(heads, (following, queue))
                 continue
             # Starts free nothing, so a shape that does not fit is out for this round.
             heappop(heads)
@@ -125,8 +126,3 @@ class ListScheduler(Scheduler):
     def place(self, task: Task, view: View) -> Placement | None:
         return view.fit(task) if self.placement is None else self.placement(task, view)
 
-
-def _merge_key(queue: TaskQueue) -> tuple[Any, float, int, Task, TaskQueue] | None:
-    """The head of a queue, comparable with those of other queues: tickets are not, they count within one."""
-    entry = queue.head_entry()
-    return None if entry is None else (entry[0], entry[1], entry[3].index, entry[3], queue)

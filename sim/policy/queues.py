@@ -10,7 +10,6 @@ from typing import Any
 
 from sim.model.tasks import WAITING, Task
 
-
 Entry = tuple[Any, float, int, int, Task]
 """Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""
 

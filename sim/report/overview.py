@@ -122,7 +122,7 @@ def overview(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown; columns mean and percentiles, each row in one unit."""
+    """Rows response, wait and slowdown; columns mean and percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("response", "wait", "slowdown"):
@@ -130,11 +130,10 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
         if all(math.isnan(value) for value, _ in found):
             continue
         units = terminal.units_of(name)
-        texts = terminal.several([value for value, _ in found], units, [half for _, half in found])
+        texts = [terminal.several([value], units, [half])[0] for value, half in found]
         if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in found):
             known = outcome.measured.known(name)
-            factor, unit = terminal.fitting([value for value, _ in found], units)
-            least = terminal.with_unit(terminal.figures(known.max() / factor), unit) if len(known) else "∞"
+            least = terminal.one(float(known.max()), units) if len(known) else "∞"
             texts = [f"≥ {least}" if math.isinf(v) else text for text, (v, _) in zip(texts, found, strict=True)]
         rows.append([name, *texts])
     return terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
@@ -152,9 +151,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
         rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
-    for name in ("preemptions", "migrations"):
-        if figures(name)[0] > 0:
-            rows.append([name, figures.text(name)])
+    rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
     if figures("energy_j")[0] > 0:
         rows.append(["energy", f"{figures.text('energy_j')} (idle {figures.text('energy_idle_j')})"])
     return rows

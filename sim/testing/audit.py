@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sim.model.cluster import WHOLE, Device
 from sim.model.record import (
@@ -44,7 +45,7 @@ def audit(record: Record) -> list[str]:
 def occupations(record: Record) -> Iterator[Occupation]:
     """All launches of a run, from its launch columns or, where each task had one plain launch, from the tasks'."""
     cluster, tasks = record.input.cluster, record.input.tasks
-    columns = record.launches
+    columns: dict[str, Any] | None = record.launches
     if columns is None:
         rows = [i for i in range(len(tasks)) if record.place[i] >= 0]
         columns = {

@@ -178,11 +178,12 @@ def _difference(one: Record, two: Record) -> str:
     """The first difference between two runs that ought to be equal, as a sentence."""
     name = one.input.tasks.name
     order = np.argsort(np.where(np.isnan(one.start), np.inf, one.start), kind="stable").tolist()
-    for column, verb in (("start", "started"), ("place", "ran on place"), ("finish", "finished")):
+    for column, verb in (("start", "started at t ="), ("place", "ran on place number"), ("finish", "finished at t =")):
         first, second = getattr(one, column), getattr(two, column)
         for row in order:
             if not (first[row] == second[row] or (first[row] != first[row] and second[row] != second[row])):
-                return f"two equal runs differ: task {name(row)} {verb} {first[row]:g} in one and {second[row]:g} in the other"
+                values = f"{first[row]:g} in one and {second[row]:g} in the other"
+                return f"two equal runs differ: task {name(row)} {verb} {values}"
     return "two equal runs differ in their launches"
 
 

@@ -1,0 +1,16 @@
+"""Everything may wait.
+
+The default.  Under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
+"""
+
+from __future__ import annotations
+
+from sim.model.tasks import Task
+from sim.policy import Accept, Admission, View
+
+
+class AcceptAll(Admission):
+    """Accept every task, in all its modes."""
+
+    def admit(self, task: Task, view: View) -> Accept:
+        return Accept()

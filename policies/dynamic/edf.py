@@ -1,0 +1,43 @@
+"""Earliest deadline first: the waiting task whose deadline is nearest goes first; those without come last.
+
+Decides when, if preemptive who must give way, and if wanted which tasks to give up.
+Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
+one server it meets all deadlines whenever any policy can.  Not so on several (Dhall and Liu, 1978).
+Weakness: under overload it runs what is about to be late and misses one deadline after the other; `drop_expired`
+cuts that short.
+Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.dynamic.preemptive import PreemptiveList
+from policies.orders import edf
+from sim.policy import Decision, Discipline, PlacementRule, Reject, View
+
+
+class Edf(PreemptiveList):
+    """Earliest deadline first.
+
+    preemptive: a head that does not fit stops running tasks with later deadlines.
+    drop_expired: reject a waiting task that comes to the head of its queue when its deadline has passed.
+    """
+
+    def __init__(
+        self,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+        preemptive: bool = False,
+        drop_expired: bool = False,
+    ):
+        super().__init__(edf, placement, discipline, preemptive)
+        self.drop_expired = drop_expired
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if self.drop_expired:
+            for queue in self.queues():
+                # Deadlines ascend along the queue: the expired ones are all at its head.
+                while (task := queue.head()) is not None and task.deadline <= view.now:
+                    yield Reject(task, "its deadline passed while it waited")
+        yield from super().schedule(view)

@@ -1,0 +1,100 @@
+"""List scheduling with preemption: what `srtf`, `priority` and `edf` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from sim.model.plan import Placement
+from sim.model.tasks import Task
+from sim.policy import (
+    WAIT_FOR_READY,
+    Decision,
+    Discipline,
+    ListScheduler,
+    OrderKey,
+    PlacementRule,
+    Start,
+    Stop,
+    TaskQueue,
+    View,
+)
+
+
+class PreemptiveList(ListScheduler):
+    """As `ListScheduler`, but a head that does not fit stops running tasks that rank behind it.
+
+    The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
+    They wait again, with their work kept.  Tasks that are not preemptible are left alone.
+    Cost: one pass over the running tasks for every head that does not fit.
+    """
+
+    def __init__(
+        self,
+        order: OrderKey,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+        preemptive: bool = True,
+    ):
+        super().__init__(order, placement, discipline)
+        self.preemptive = preemptive
+        self._in_vain: tuple[float, dict[int, None]] = (-1.0, {})
+
+    def rank(self, task: Task, view: View) -> Any:
+        """Where a running task would stand in the queue."""
+        return self.order(task)
+
+    def yields(self, running: Any, waiting: Any) -> bool:
+        """Must a task of rank `running` give way to one of rank `waiting`?"""
+        return running > waiting
+
+    def queues(self) -> list[TaskQueue]:
+        """The queues whose heads may start: one, or one a shape."""
+        return [self.queue] if self.discipline == "block" else list(self.by_shape.values())
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self.preemptive:
+            yield from super().schedule(view)
+            return
+        queues = [queue for queue in self.queues() if queue.head() is not None]
+        if not queues:
+            yield WAIT_FOR_READY
+        while queues:
+            task, queue = min(((queue.head(), queue) for queue in queues), key=self._urgency)
+            assert task is not None
+            placement = self.place(task, view)
+            if placement is None:
+                placement = yield from self._make_room(task, view)
+            if placement is None:
+                queues.remove(queue)
+            else:
+                queue.remove(task)
+                yield Start(task, placement)
+            queues = [queue for queue in queues if queue.head() is not None]
+
+    def _urgency(self, head: tuple[Task | None, TaskQueue]) -> tuple[Any, float, int]:
+        task = head[0]
+        assert task is not None
+        return self.order(task), task.arrival, task.index
+
+    def _make_room(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
+        """Stop tasks that rank behind this one, and say where it can start then."""
+        if any(view.fits(mode) for mode in task.modes):
+            return None  # the placement rule declines what fits, or only the task's data find no room
+        if self._in_vain[0] != view.now:
+            self._in_vain = (view.now, {})
+        if task.index in self._in_vain[1]:
+            return None
+        key = self.order(task)
+        ranked = [(self.rank(other, view), other) for other in view.running("start")]
+        ranked.sort(key=lambda entry: entry[0], reverse=True)
+        found = view.make_room(task, [other for rank, other in ranked if self.yields(rank, key)])
+        if found is None:
+            return None
+        for victim in found[1]:
+            yield Stop(victim)
+        placement = self.place(task, view)
+        if placement is None:
+            # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
+            self._in_vain[1][task.index] = None
+        return placement

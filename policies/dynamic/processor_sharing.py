@@ -1,0 +1,39 @@
+"""Processor sharing: everything starts at once, on the device where it would end first as things stand.
+
+Decides where.  Meant for devices that share by time slices (`sharing: timeslice`) and have as many `streams` as
+tasks may be in flight at once; where they are used up, and on other devices, tasks wait in the order of arrival.
+Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
+is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
+al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
+Weakness: equal tasks all end late; the cost of switching slices is paid all the time; memory for all at once.
+Cost: linear in the devices that fit.
+"""
+
+from __future__ import annotations
+
+from policies.orders import fcfs
+from sim.model.cluster import WHOLE
+from sim.model.plan import Placement
+from sim.model.tasks import Task
+from sim.policy import Discipline, ListScheduler, View
+
+
+class ProcessorSharing(ListScheduler):
+    """Start all, each on the least loaded device."""
+
+    def __init__(self, discipline: Discipline = "skip"):
+        super().__init__(fcfs, least_loaded, discipline)
+
+
+def least_loaded(task: Task, view: View) -> Placement | None:
+    """Where the task would end first if what is in flight on a time-sliced device went on sharing it."""
+
+    def finish(placement: Placement) -> tuple[float, float]:
+        mode = placement.mode
+        load = max(view.load(device) for device in placement.devices)
+        shared = mode.type.sharing.kind == "timeslice"
+        crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
+        return view.duration(task, placement) * crowd, load
+
+    found = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
+    return min(found, key=finish) if found else view.fit(task)

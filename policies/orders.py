@@ -1,0 +1,89 @@
+"""Orders of the waiting queue: one key a function, the least goes first, ties by arrival.
+
+A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, whose
+`placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start) are
+then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in ascending order.
+"""
+
+from __future__ import annotations
+
+from sim.model.tasks import Task
+
+
+def fcfs(task: Task) -> float:
+    """First come, first served: the order of arrival.
+
+    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  Nobody starves, and
+    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its
+    mean wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
+    """
+    return task.arrival
+
+
+def lcfs(task: Task) -> float:
+    """Last come, first served, without preemption.
+
+    Reference: Kleinrock, Queueing Systems I (1975).  Same mean wait as fcfs where all tasks need one server, at a
+    much greater variance: the oldest starve while load is high.
+    """
+    return -task.arrival
+
+
+def sjf(task: Task) -> float:
+    """Shortest job first: the least estimated time on its best mode, without preemption.
+
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive
+    orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    """
+    return task.shortest_estimate
+
+
+def ljf(task: Task) -> float:
+    """Longest job first: the greatest estimated time on its best mode.
+
+    Reference: Graham, Bounds on Multiprocessing Timing Anomalies (1969), as LPT: when all tasks are there at the
+    start and need one of m equal servers, the makespan is at most 4/3 - 1/(3m) times the least possible.
+    Weakness: the worst mean wait of all orders here.
+    """
+    return -task.shortest_estimate
+
+
+def wspt(task: Task) -> float:
+    """Weighted shortest processing time: the least ratio of estimated time to weight.
+
+    Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Least total weighted completion time
+    on one server with all tasks there at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi
+    and Kyan, 1986).  Weakness: with arrivals no guarantee; long tasks of little weight starve.
+    """
+    weight = task.weight
+    return task.shortest_estimate / weight if weight > 0 else float("inf")
+
+
+def edf(task: Task) -> float:
+    """Earliest deadline first; tasks without one come last.  See `policies.dynamic.edf` for the scheduler."""
+    return task.deadline
+
+
+def smallest_first(task: Task) -> float:
+    """The task that needs the fewest devices (GPUs, else cores) in its fastest mode goes first.
+
+    Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  Needs no estimates of
+    time, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
+    """
+    return _width(task)
+
+
+def largest_first(task: Task) -> float:
+    """The task that needs the most devices (GPUs, else cores) in its fastest mode goes first.
+
+    Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for Level-Oriented Two-Dimensional Packing
+    Algorithms (1980), for the idea of placing large things while there is room.  Little fragmentation, short
+    makespans.  Weakness: small tasks wait, and under discipline `block` devices stand empty before each wide head.
+    """
+    return -_width(task)
+
+
+def _width(task: Task) -> float:
+    """Devices in the fastest mode: a GPU counts as more than any number of cores."""
+    mode = task.modes[task.modes_by_speed()[0]]
+    return mode.gpu_share or mode.cpus / 1e9

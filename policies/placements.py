@@ -1,0 +1,140 @@
+"""Placements: where a task goes among what fits now, or None to let it wait.
+
+All but `fastest_device` and `earliest_finish` take the fastest mode that fits now and differ in the choice of node
+and GPU.  A gang that spans nodes (`span: any`) and fits on none goes on the first free devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+
+def first_fit(task: Task, view: View) -> Placement | None:
+    """The first node, and on it the first devices, where its fastest possible mode fits.
+
+    Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
+    at most 1.7 times the fewest bins.  Leaves the last nodes whole for gangs; the cheapest of all (an index lookup).
+    Weakness: blind to what it leaves behind on the node.
+    """
+    return view.fit(task)
+
+
+def best_fit(task: Task, view: View) -> Placement | None:
+    """The node with the least free GPUs (then cores) where it fits; for a fraction, the fullest such GPU.
+
+    Reference: Johnson et al. (1974), the same bound as first fit.  Keeps large holes for gangs.  Weakness: crowds
+    tasks that compete for links, memory and, on shared GPUs, for the compute engine.
+    Cost: a few NumPy operations over the nodes that fit; for a fraction, linear in the GPUs that fit.
+    """
+    return _by_room(task, view, tightest=True)
+
+
+def worst_fit(task: Task, view: View) -> Placement | None:
+    """The node with the most free GPUs (then cores) where it fits; for a fraction, the emptiest such GPU.
+
+    Spreads the load: least interference and contention.  Weakness: fragments, so that wide gangs find no room
+    although enough is free in sum.  Reference: Johnson et al. (1974), at most twice the fewest bins.
+    Cost: as best_fit.
+    """
+    return _by_room(task, view, tightest=False)
+
+
+def fastest_device(task: Task, view: View) -> Placement | None:
+    """Only its fastest mode, on the device where it would end first; None while that mode fits nowhere.
+
+    Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
+    Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand
+    idle; no bound on the makespan.  Cost: linear in the devices that fit.
+    """
+    mode = task.modes[task.modes_by_speed()[0]]
+    return min(_choices(task, mode, view), key=_finish(task, view), default=None)
+
+
+class EarliestFinish:
+    """Mode and devices with the earliest estimated finish, transfers of missing data included.
+
+    patient: count also what is busy now, and wait for it (None) where that gives a strictly earlier finish.
+
+    Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al.,
+    2002).  Weakness: greedy.  Where the queue is not strict, several waiting tasks may count on the same busy
+    device; and an underestimated task makes others wait for it in vain.
+    Cost: linear in the devices that fit; if patient, also a sort of the running tasks for each mode that does not.
+    """
+
+    def __init__(self, patient: bool = True):
+        self.patient = patient
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        finish = _finish(task, view)
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        found = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
+        here = min((placement for _, placement in found if placement is not None), key=finish, default=None)
+        if here is None or not self.patient:
+            return here
+        soonest = view.now + view.duration(task, here)
+        for mode, placement in found:
+            if placement is None and self._later(task, mode, view) < soonest:
+                return None
+        return here
+
+    @staticmethod
+    def _later(task: Task, mode: Mode, view: View) -> float:
+        """Estimated finish in a mode that does not fit now."""
+        shadow = view.earliest_fit(task, mode)
+        return math.inf if shadow.placement is None else shadow.time + view.duration(task, shadow.placement)
+
+
+def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
+    """Placements of one mode that fit now: of a gang one a node, or one across nodes."""
+    found = view.options(task, mode)
+    if not found and mode.span_any:
+        across = view.first(mode)
+        if across is not None and view.holds(task, across):
+            return [across]
+    return found
+
+
+def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
+    """Key of placements: estimated seconds to the finish, then how busy the device is."""
+    return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
+
+
+def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:
+    sign = 1.0 if tightest else -1.0
+    for position in task.modes_by_speed():
+        mode = task.modes[position]
+        if mode.gpus and not mode.whole:
+            options = view.options(task, mode)
+            if options:
+                return min(options, key=lambda placement: -sign * view.load(placement.devices[0]))
+            continue
+        placement = _on_a_node(task, mode, view, sign)
+        if placement is None and mode.span_any:
+            placement = next(iter(_choices(task, mode, view)), None)
+        if placement is not None:
+            return placement
+    return None
+
+
+def _on_a_node(task: Task, mode: Mode, view: View, sign: float) -> Placement | None:
+    """The mode on the node of least (sign 1) or most (sign -1) room."""
+    columns = view.nodes
+    nodes = columns.candidates(mode)
+    room = columns.cores[nodes]
+    if mode.gpus:
+        room = room + 1e6 * columns.gpus[mode.type.name][nodes]  # GPUs first, cores among equals
+    while len(nodes):
+        best = int((sign * room).argmin())
+        placement = view.on_node(mode, int(nodes[best]), task)
+        if placement is not None:
+            return placement
+        nodes, room = np.delete(nodes, best), np.delete(room, best)  # no room for its data there
+    return None

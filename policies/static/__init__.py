@@ -1,0 +1,1 @@
+"""Policies that plan before the clock starts, one algorithm a file."""

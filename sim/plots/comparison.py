@@ -1,0 +1,57 @@
+"""A comparison of policies: each metric's mean and interval, policy by policy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, finite, tidy
+from sim.report.terminal import figures, fitting, units_of, with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.results.compare import Comparison
+
+COLUMNS = 3
+
+
+def comparison(found: Comparison) -> Figure:
+    """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
+    metrics = list(found.table.columns.get_level_values(0).unique())
+    policies = [str(name) for name in found.table.index]
+    columns = min(COLUMNS, len(metrics))
+    rows = math.ceil(len(metrics) / columns)
+    picture = figure(1.6 + 2.8 * columns, 0.5 + rows * (0.8 + 0.32 * len(policies)))
+    panels = picture.subplots(rows, columns, squeeze=False, sharey=True)
+    for number, panel in enumerate(panels.flat):
+        if number >= len(metrics):
+            panel.set_visible(False)
+            continue
+        metric = metrics[number]
+        part = found.table[metric]
+        factor, unit = fitting(part["mean"].tolist(), units_of(metric))
+        top = 0.0
+        for row, (mean, half) in enumerate(zip(part["mean"], part["half_width"], strict=True)):
+            value, error = mean / factor, finite(half) / factor
+            if not math.isfinite(value):
+                panel.text(0.02, row, "∞" if mean == math.inf else "–", transform=panel.get_yaxis_transform(),
+                           va="center", color=MUTED)  # fmt: skip
+                continue
+            colour = ORANGE if found.winners[metric] == policies[row] else BLUE
+            panel.errorbar(value, row, xerr=error or None, fmt="o", color=colour, markersize=5.5, capsize=3)
+            panel.plot([0, value], [row, row], color=colour, linewidth=1, alpha=0.35)
+            panel.annotate(with_unit(figures(value), unit), (value, row), xytext=(0, 6), textcoords="offset points",
+                           ha="center", fontsize=7.5, color=INK)  # fmt: skip
+            top = max(top, value + error)
+        panel.set_xlim(0, 1.18 * top if top > 0 else 1)
+        panel.set_ylim(len(policies) - 0.5, -0.6)
+        panel.set_yticks(range(len(policies)), policies)
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        tidy(panel, grid="x")
+        panel.tick_params(axis="y", length=0)
+        panel.set_title(metric.replace("_", " ") + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
+    return picture

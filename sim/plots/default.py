@@ -1,0 +1,89 @@
+"""The picture that comes with a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.plots.cdf import cdf
+from sim.plots.gantt import gantt
+from sim.plots.style import BLUE, INK, MUTED, figure, tidy, title
+from sim.plots.timeline import timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+
+FEW_LAUNCHES = 250
+FEW_DEVICES = 32
+
+
+def default(outcome: Result | Replications) -> Figure:
+    """A figure of a run or of replications.
+
+    A small run is shown as a Gantt chart above the tasks waiting; a large one as its timeline and the
+    distributions of response and wait; replications as the first run's, with the mean response of each beside.
+    """
+    from sim.results.replications import Replications
+
+    if not isinstance(outcome, Replications):
+        return _of_run(outcome)
+    return _of_replications(outcome)
+
+
+def _small(result: Result) -> bool:
+    launches = result.launches
+    return 0 < len(launches) <= FEW_LAUNCHES and launches["device"].nunique() <= FEW_DEVICES
+
+
+def _of_run(result: Result) -> Figure:
+    if _small(result):
+        return gantt(result).get_figure(root=True)  # type: ignore[return-value]
+    picture = figure(10, 7)
+    above, below = picture.subfigures(2, 1, height_ratios=[1.5, 1])
+    upper, lower = above.subplots(2, 1, sharex=True)
+    timeline(result, (upper, lower))
+    left, right = below.subplots(1, 2, sharey=True)
+    for ax, column in ((left, "response"), (right, "wait")):
+        cdf({"": result}, column, ax)
+        ax.set_title("")
+    right.set_ylabel("")
+    return picture
+
+
+def _of_replications(runs: Replications) -> Figure:
+    first = runs.results[0] if runs.results else None
+    picture = figure(10, 6.5 if first is not None else 3.2)
+    if first is None:
+        _spread(runs, picture.add_subplot())
+        return picture
+    above, below = picture.subfigures(2, 1, height_ratios=[1.7, 1])
+    upper, lower = above.subplots(2, 1, sharex=True)
+    timeline(first, (upper, lower))
+    title(upper, f"{upper.get_title(loc='left')} · replication 0 of {len(runs)}")
+    left, right = below.subplots(1, 2)
+    cdf({"": first}, "response", left)
+    left.set_title("")
+    _spread(runs, right)
+    return picture
+
+
+def _spread(runs: Replications, ax) -> None:  # type: ignore[no-untyped-def]
+    """The mean response of every replication, and the interval for its expectation."""
+    from sim.report.terminal import SECONDS, fitting, pair, with_unit
+
+    values = runs.values["response_mean"]
+    factor, unit = fitting(values.tolist(), SECONDS)
+    ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)
+    row = runs.summary.loc["response_mean"]
+    mean, low, high = (float(row[name]) / factor for name in ("mean", "ci_low", "ci_high"))
+    if mean == mean:
+        ax.axhline(mean, color=INK, linewidth=1)
+    if low == low:
+        ax.axhspan(low, high, color=MUTED, alpha=0.18, linewidth=0)
+        ax.set_title(f"mean {with_unit(pair(mean, (high - low) / 2), unit)} (95 %)", loc="left", fontsize=10, color=INK)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("replication", fontsize=9, color=INK)
+    ax.set_ylabel(f"mean response ({unit})", fontsize=9, color=INK)
+    tidy(ax)

@@ -1,0 +1,165 @@
+"""The Gantt chart: what every device did when, transfers and computing told apart."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
+
+from sim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, tidy, time_axis, title
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from sim.results.result import Result
+
+STAGES = (
+    ("upload", "upload_start", "upload_end", ORANGE),
+    ("compute", "compute_start", "compute_end", BLUE),
+    ("download", "download_start", "end", GREEN),
+)
+CPU_COLOUR = SKY
+LOST_COLOUR = VERMILION
+MOST_DEVICES = 40
+LABELLED = 60
+"""With at most this many launches each bar carries the name of its task."""
+
+
+def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES) -> Axes:
+    """Draw every launch of a run on the lines of its devices.
+
+    A device has a line for each launch that it served at a time.  Of clusters with more than `devices`
+    devices the busiest are drawn, and the title says so.
+    """
+    bars = _bars(result)
+    chosen, left_out = _choose(result, bars, devices)
+    bars = bars[bars["line"].isin(chosen)]
+    base: dict[str, int] = {}
+    row = np.zeros(len(bars), dtype=np.int64)
+    total = 0
+    names = bars["line"].to_numpy()
+    for name in chosen:
+        mine = np.flatnonzero(names == name)
+        lanes, used = _lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
+        row[mine] = total + lanes
+        base[name] = total
+        total += used
+    if ax is None:
+        ax = figure(10, min(14.0, 1.6 + 0.3 * max(total, 3))).add_subplot()
+    shown = _draw(ax, bars, row)
+    _label_bars(ax, bars, row, result.end)
+    _label_devices(ax, chosen, base, total)
+    time_axis(ax, 0.0, result.end if result.end > 0 else 1.0)
+    tidy(ax, grid="x")
+    ax.tick_params(axis="y", length=0)
+    more = f" (the {len(chosen)} busiest of {len(chosen) + left_out} devices)" if left_out else ""
+    title(ax, describe(result) + more)
+    if len(shown) > 1:
+        ax.legend(handles=shown, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(shown), frameon=False,
+                  fontsize=9, borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
+    return ax
+
+
+def _bars(result: Result) -> pd.DataFrame:
+    """One row a launch and device of it; `line` is the device (a core of a CPU launch)."""
+    frame = result.launches.copy()
+    frame["end"] = frame["end"].fillna(result.end)
+    frame["line"] = frame["device"].astype(str).str.split("+", regex=False)
+    frame = frame.explode("line", ignore_index=True)
+    on_core = frame["line"].str.contains(r"/cpu\d+$", regex=True)
+    frame["line"] = frame["line"].where(~on_core, frame["line"].str.replace(r"\d+$", "", regex=True))
+    kinds = result.devices.set_index("device")["kind"].astype(str)
+    frame["cpu"] = frame["line"].map(kinds).fillna("cpu") == "cpu"
+    return frame
+
+
+def _choose(result: Result, bars: pd.DataFrame, most: int) -> tuple[list[str], int]:
+    """The devices to draw, in the order of the cluster, and how many are left out."""
+    used = set(bars["line"])
+    table = result.devices
+    table = table[table["device"].isin(used)]
+    if len(table) > most:
+        kept = set(table.sort_values("busy", ascending=False, kind="stable")["device"].head(most))
+        return [name for name in table["device"] if name in kept], len(table) - most
+    return list(table["device"]), 0
+
+
+def _lanes(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
+    """A lane for every interval such that none overlap, the lowest free one first; and how many there are."""
+    lanes = np.zeros(len(begin), dtype=np.int64)
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    used = 0
+    for at in np.lexsort((end, begin)).tolist():
+        while busy and busy[0][0] <= begin[at] + 1e-12 * abs(begin[at]):
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, used = used, used + 1
+        lanes[at] = lane
+        heapq.heappush(busy, (float(end[at]), lane))
+    return lanes, max(used, 1)
+
+
+def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
+    """The bars, and what the legend has to tell."""
+    legend = []
+    cpu = bars["cpu"].to_numpy()
+    lost = bars["outcome"].isin(["lost"]).to_numpy()
+    edge = "white" if len(bars) < 2000 else "none"
+    # Held, but no stage at work: waiting for a link, saving or restoring state.
+    held = _boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
+    ax.add_collection(PolyCollection(held, facecolors="#C9C9C9", edgecolors="none", zorder=1))
+    for name, first, last, colour in STAGES:
+        begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
+        end = np.where(np.isnan(end), bars["end"].to_numpy(), end)
+        parts = [(name, colour, ~cpu), ("CPU", CPU_COLOUR, cpu)] if name == "compute" else [(name, colour, ~cpu | cpu)]
+        for label, fill, mine in parts:
+            kept = mine & ~np.isnan(begin) & (end > begin)
+            for text, paint, chosen in ((label, fill, kept & ~lost), ("lost work", LOST_COLOUR, kept & lost)):
+                if chosen.any():
+                    boxes = _boxes(begin[chosen], end[chosen], row[chosen], 0.4)
+                    ax.add_collection(
+                        PolyCollection(boxes, facecolors=paint, edgecolors=edge, linewidths=0.5, zorder=2)
+                    )
+                    if text not in [patch.get_label() for patch in legend]:
+                        legend.append(Patch(facecolor=paint, label=text))
+    return legend
+
+
+def _boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) -> np.ndarray:
+    """Corners of horizontal bars."""
+    corners = np.empty((len(begin), 4, 2))
+    corners[:, 0, 0] = corners[:, 1, 0] = begin
+    corners[:, 2, 0] = corners[:, 3, 0] = end
+    corners[:, 0, 1] = corners[:, 3, 1] = row - half
+    corners[:, 1, 1] = corners[:, 2, 1] = row + half
+    return corners
+
+
+def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> None:
+    """Names of tasks inside their bars, where there is room."""
+    if len(bars) > LABELLED or not end:
+        return
+    computing = bars[["task", "compute_start", "compute_end"]].itertuples(index=False)
+    for (task, begin, until), at in zip(computing, row, strict=True):
+        until = end if until != until else until
+        if until - begin > 0.012 * end * max(1, len(str(task))):
+            ax.text((begin + until) / 2, at, str(task), ha="center", va="center", fontsize=7.5, color="white", zorder=3)
+
+
+def _label_devices(ax: Axes, names: list[str], base: dict[str, int], total: int) -> None:
+    edges = [*(base[name] for name in names), total]
+    ax.set_yticks([(low + high - 1) / 2 for low, high in zip(edges, edges[1:], strict=False)], names)
+    for tick in ax.get_yticklabels():
+        tick.set_color(INK)
+        tick.set_fontsize(8 if len(names) > 20 else 9)
+    if total > len(names):
+        for edge in edges[1:-1]:
+            ax.axhline(edge - 0.5, color=MUTED, linewidth=0.4, zorder=0)
+    ax.set_ylim(max(total, 1) - 0.4, -0.6)

@@ -1,0 +1,85 @@
+"""What all pictures share: colours, axes without clutter, time axes in readable units."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from sim.report.terminal import SECONDS, Unit, fitting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette: told apart with every common kind of colour blindness.
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442",
+)  # fmt: skip
+PALETTE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+"""Line styles beside colours, so that lines differ in print too."""
+
+INK, MUTED, GRID = "#222222", "#666666", "#E4E4E4"
+DPI = 150
+
+
+def figure(width: float = 9.0, height: float = 5.0) -> Figure:
+    """A figure of its own, in inches."""
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+
+
+def own_axes(ax: Axes | None, width: float = 9.0, height: float = 4.5) -> Axes:
+    """The axes given, or those of a new figure."""
+    return figure(width, height).add_subplot() if ax is None else ax
+
+
+def tidy(ax: Axes, grid: str = "y") -> None:
+    """Axes without clutter: two spines, a light grid behind."""
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(MUTED)
+    ax.tick_params(colors=INK, labelsize=9)
+    ax.set_axisbelow(True)
+    if grid:
+        ax.grid(True, axis=grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
+
+
+def title(ax: Axes, text: str) -> None:
+    ax.set_title(text, loc="left", fontsize=11, color=INK)
+
+
+def time_axis(ax: Axes, low: float, high: float, label: str = "time") -> Unit:
+    """Seconds on the x axis, ticked in whole steps of the unit that suits the range."""
+    unit = fitting([high - low], SECONDS)
+    factor, name = unit
+    steps = [1, 1.5, 2, 3, 6, 10] if name in ("min", "h") else [1, 2, 2.5, 5, 10]
+    locator = MaxNLocator(8, steps=steps)
+    ax.set_xticks([tick * factor for tick in locator.tick_values(low / factor, high / factor)])
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:g}"))
+    ax.set_xlim(low, high)
+    ax.set_xlabel(f"{label} ({name})", fontsize=9, color=INK)
+    return unit
+
+
+def log_time_axis(ax: Axes, label: str) -> None:
+    """Logarithmic seconds with a unit at every tick."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _one(value)))
+    ax.set_xlabel(label, fontsize=9, color=INK)
+
+
+def _one(value: float) -> str:
+    factor, name = fitting([value], SECONDS)
+    return f"{value / factor:.3g} {name}"
+
+
+def describe(outcome: Any) -> str:
+    """`scenario · policy`: what a title says of a run."""
+    return " · ".join(part for part in (outcome.name, outcome.policy) if part)
+
+
+def finite(value: float, otherwise: float = 0.0) -> float:
+    return value if math.isfinite(value) else otherwise

@@ -1,0 +1,80 @@
+"""The state of the system over time: who waits, and what is busy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.plots.style import BLUE, DASHES, INK, MUTED, PALETTE, VERMILION, describe, figure, tidy, time_axis, title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.result import Result
+
+MOST_STEPS = 4000
+"""Beyond this many steps the line is averaged over equal stretches of time: a picture has fewer points."""
+
+
+def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
+    """Draw the tasks that wait (above) and the share of each device type that computes (below)."""
+    if axes is None:
+        upper, lower = figure(9, 5).subplots(2, 1, sharex=True, height_ratios=[1, 1])
+    else:
+        upper, lower = axes
+    table = result.timeline_by("type")
+    time, end = table["time"].to_numpy(), result.end
+    _steps(upper, time, table["waiting"].to_numpy(dtype=float), end, color=BLUE, fill=True)
+    upper.set_ylim(bottom=0)
+    upper.set_ylabel("tasks waiting", fontsize=9, color=INK)
+    cluster = result.record.input.cluster
+    kinds = [name.removeprefix("busy.") for name in table.columns if name.startswith("busy.")]
+    for number, kind in enumerate(kinds):
+        there = max(cluster.count(kind), 1)
+        share = 100 * table[f"busy.{kind}"].to_numpy(dtype=float) / there
+        look: Any = DASHES[number % len(DASHES)]
+        label = f"{kind} ({there} core{'s' if there > 1 else ''})" if _is_cpu(cluster, kind) else f"{kind} ({there})"
+        _steps(lower, time, share, end, color=PALETTE[number % len(PALETTE)], linestyle=look, label=label)
+    lower.set_ylim(0, 105)
+    lower.set_ylabel("busy (%)", fontsize=9, color=INK)
+    if kinds:
+        lower.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(kinds), 5),
+                     borderaxespad=0.1)  # fmt: skip
+    for ax in (upper, lower):
+        tidy(ax)
+        time_axis(ax, 0.0, end if end > 0 else 1.0)
+    upper.set_xlabel("")
+    upper.tick_params(labelbottom=False)
+    if result.warmup > 0:
+        for ax in (upper, lower):
+            ax.axvspan(0, min(result.warmup, end), color=MUTED, alpha=0.12, linewidth=0)
+        upper.text(0, 1, " warmup", transform=upper.get_xaxis_transform(), va="top", fontsize=8, color=MUTED)
+    if result.error:
+        upper.axvline(end, color=VERMILION, linewidth=1.5)
+    title(upper, describe(result))
+    return upper, lower
+
+
+def _is_cpu(cluster: Any, kind: str) -> bool:
+    return cluster.types[kind].kind == "cpu"
+
+
+def _steps(ax: Axes, time: np.ndarray, value: np.ndarray, end: float, *, fill: bool = False, **look: Any) -> None:
+    time, value = thinned(time, value, end)
+    time, value = np.append(time, end), np.append(value, value[-1:])
+    ax.plot(time, value, drawstyle="steps-post", linewidth=1.4, **look)
+    if fill:
+        ax.fill_between(time, value, step="post", color=look["color"], alpha=0.15, linewidth=0)
+
+
+def thinned(time: np.ndarray, value: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """The steps, or their means over equal stretches where there are too many to see."""
+    if len(time) <= MOST_STEPS or not math.isfinite(end) or end <= 0:
+        return time, value
+    stretches = 800
+    edges = np.linspace(0.0, end, stretches + 1)
+    area = np.concatenate([[0.0], np.cumsum(value * np.diff(time, append=end))])
+    whole = np.interp(edges, np.append(time, end), area)
+    return edges[:-1], np.diff(whole) / np.diff(edges)

@@ -1,0 +1,467 @@
+"""Closed forms of queueing theory: the simulation's 99 % interval must cover the exact value.
+
+Every test goes the whole way from a scenario to `sim.run(...).interval(...)`, over at least 20 replications with
+fixed seeds.  Each docstring quotes the formula it checks, in the usual letters: λ arrival rate, S service time,
+μ = 1 / E[S], c servers, ρ = λ E[S] / c, W time in queue (`wait`), T time in system (`response`), L tasks in system.
+
+Runs start empty.  A single server forgets that within a few relaxation times, 1 / (μ (1 - √ρ)²): 38 service times
+at ρ = 0.7.  Tasks that arrive during the first `WARMUP` are not counted; that is more than ten of these.  Arrivals
+end with the time given and the run goes on until drained, so that no long task is cut off; what is averaged over
+time instead has a horizon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special
+
+import sim
+from sim.model.tasks import Task
+from sim.policy import Accept, Admission, Reject, View
+from sim.results.metrics import littles_law
+from sim.results.replications import Replications
+from sim.results.result import Result
+from sim.results.statistics import Interval, student_interval
+
+WARMUP = 500.0
+CONFIDENCE = 0.99
+Part = dict[str, Any]
+
+
+# Scenarios -------------------------------------------------------------------------------------------------------
+
+
+def exponential(mean: float = 1.0) -> Part:
+    return {"distribution": "exponential", "mean": f"{mean} s"}
+
+
+def lognormal(mean: float = 1.0, cv: float = 1.5) -> Part:
+    return {"distribution": "lognormal", "mean": f"{mean} s", "cv": cv}
+
+
+def poisson(rate: float) -> Part:
+    return {"process": "poisson", "rate": f"{rate}/s"}
+
+
+def gpus(count: int = 1, cpus: int = 0, **more: Any) -> Part:
+    """A node with GPUs."""
+    return {"cpus": cpus, "gpus": {"type": "gpu", "count": count, **more}}
+
+
+def scenario(nodes: Part, *entries: Part, policy: Any = "fcfs", until: float = 10_000.0, **more: Any) -> Part:
+    """A scenario that runs until drained; with `horizon=` it ends there, and so do arrivals."""
+    limit = {} if "horizon" in more else {"until": f"{until} s"}
+    return {
+        "name": "oracle",
+        "warmup": f"{WARMUP} s",
+        "cluster": {"nodes": [nodes]},
+        "workload": [{**limit, **entry} for entry in entries],
+        "policy": policy,
+        **more,
+    }
+
+
+def one_server(rate: float, size: Part, **more: Any) -> Part:
+    """One GPU, one stream of Poisson arrivals."""
+    return scenario(gpus(), {"arrivals": poisson(rate), "gpu_time": size}, **more)
+
+
+def replicated(of: Part, seed: int, replications: int = 20, **more: Any) -> Replications:
+    found = sim.run(of, seed=seed, replications=replications, **more)
+    assert isinstance(found, Replications)
+    return found
+
+
+def covered(runs: Replications, **exact: float) -> None:
+    """The interval of every metric named covers its exact value."""
+    for metric, value in exact.items():
+        interval = runs.interval(metric, confidence=CONFIDENCE)
+        assert interval.covers(value), f"{interval} does not cover {value:.6g}"
+
+
+def ratio(runs: Replications, above: str, below: str) -> Interval:
+    """The interval of one count over another."""
+    shares = runs.column(above) / runs.column(below)
+    return student_interval(shares.to_numpy(), CONFIDENCE, f"{above} / {below}")
+
+
+def by_class(runs: Iterable[Result], metric: str) -> dict[str, Interval]:
+    """The interval of a task metric for each class."""
+    tables = [run.by("class", [metric])[metric] for run in runs]
+    return {
+        str(name): student_interval([float(table[name]) for table in tables], CONFIDENCE, f"{metric} of {name}")
+        for name in tables[0].index
+    }
+
+
+# Formulas --------------------------------------------------------------------------------------------------------
+
+
+def erlang_b(load: float, servers: int) -> float:
+    """Probability that an M/G/c/c system is full: (a^c / c!) / Σ a^k / k!, by its recursion."""
+    blocked = 1.0
+    for server in range(1, servers + 1):
+        blocked = load * blocked / (server + load * blocked)
+    return blocked
+
+
+def erlang_c_wait(rate: float, servers: int) -> float:
+    """Mean wait of M/M/c with E[S] = 1: C(c, a) / (c - a)."""
+    blocked = erlang_b(rate, servers)
+    delayed = blocked / (1 - rate / servers * (1 - blocked))
+    return delayed / (servers - rate)
+
+
+def birth_death(births: Sequence[float], deaths: Sequence[float]) -> np.ndarray:
+    """Stationary probabilities of 0, 1, ..., n in system: births[k] from k to k + 1, deaths[k] back."""
+    weights = np.concatenate([[1.0], np.cumprod(np.asarray(births) / np.asarray(deaths))])
+    return weights / weights.sum()
+
+
+def second_moment(mean: float, cv: float) -> float:
+    return mean**2 * (1 + cv**2)
+
+
+# One server, several servers -------------------------------------------------------------------------------------
+
+
+def test_mm1_wait_response_and_percentile():
+    """M/M/1: E[W] = ρ / (μ - λ), E[T] = 1 / (μ - λ), and T is exponential, so that its 95th percentile is
+    ln 20 / (μ - λ)."""
+    runs = replicated(one_server(0.7, exponential()), seed=1)
+    covered(runs, wait_mean=0.7 / 0.3, response_mean=1 / 0.3, response_p95=math.log(20) / 0.3)
+
+
+def test_mm1_time_averages():
+    """M/M/1 seen over time: L = ρ / (1 - ρ), Lq = ρ² / (1 - ρ), busy a share ρ, throughput λ, and therefore
+    E[power] = idle + ρ (busy - idle)."""
+    of = one_server(0.6, exponential(), horizon="10000 s")
+    of["cluster"]["nodes"][0]["gpus"]["power"] = {"idle": "50 W", "busy": "250 W"}
+    runs = replicated(of, seed=2)
+    covered(runs, jobs_in_system_mean=0.6 / 0.4, queue_length_mean=0.36 / 0.4, gpu_utilisation=0.6, throughput=0.6)
+    covered(runs, energy_j=(50 + 200 * 0.6) * (10_000 - WARMUP))
+
+
+def test_mm16_wait_is_erlang_c():
+    """M/M/16 on two nodes of 8 GPUs, a = 13.7: E[W] = C(16, 13.7) / (16 - 13.7)."""
+    of = scenario({**gpus(8), "count": 2}, {"arrivals": poisson(13.7), "gpu_time": exponential()}, until=2_000)
+    covered(replicated(of, seed=7, replications=30), wait_mean=erlang_c_wait(13.7, 16))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "demand"),
+    [
+        pytest.param(gpus(4), {"gpu_time": exponential()}, id="GPUs"),
+        pytest.param({"cpus": 4}, {"cpu_time": exponential()}, id="cores"),
+        pytest.param(gpus(1), {"gpu_time": exponential(), "gpus": 0.25}, id="quarters of a GPU"),
+        pytest.param(gpus(8), {"gpu_time": exponential(), "gpus": 2}, id="pairs of GPUs"),
+        pytest.param(gpus(8, cpus=12), {"gpu_time": exponential(), "cpus": 3}, id="cores beside GPUs"),
+        pytest.param(gpus(4, speed=2), {"gpu_time": exponential(2)}, id="GPUs of double speed"),
+        pytest.param(gpus(9, memory="16 GB"), {"gpu_time": exponential(), "gpus": 0.5, "gpu_memory": "9 GB",
+                                               "cpus": 1, "memory": "3 GB"}, id="host memory"),
+    ],
+)  # fmt: skip
+def test_mm4_in_seven_disguises(nodes: Part, demand: Part):
+    """M/M/4, whatever it is of which there are four: E[W] = C(4, 3) / (4 - 3)."""
+    if "memory" in demand:
+        nodes = {**nodes, "cpus": 16, "memory": "13 GB"}
+    of = scenario(nodes, {"arrivals": poisson(3), **demand}, until=2_500)
+    covered(replicated(of, seed=4), wait_mean=erlang_c_wait(3, 4))
+
+
+def test_mg1_lognormal_is_pollaczek_khinchine():
+    """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)), here with lognormal S of coefficient of variation 1.5."""
+    runs = replicated(one_server(0.6, lognormal(1, 1.5), until=20_000), seed=5)
+    wait = 0.6 * second_moment(1, 1.5) / (2 * 0.4)
+    covered(runs, wait_mean=wait, response_mean=wait + 1)
+
+
+def test_md1():
+    """M/D/1: E[W] = ρ / (2 μ (1 - ρ)), half of that of M/M/1."""
+    covered(replicated(one_server(0.8, {"distribution": "constant", "value": "1 s"}), seed=6), wait_mean=0.8 / 0.4)
+
+
+@pytest.mark.parametrize("scv", [0.25, 4.0])
+def test_gim1_by_its_root(scv: float):
+    """GI/M/1: E[W] = σ / (μ (1 - σ)), where σ = A*(μ (1 - σ)) and A* is the transform of the gaps: gamma gaps have
+    A*(s) = (1 + s scv / λ)^(-1/scv), hyperexponential ones with balanced means Σ p_i r_i / (r_i + s)."""
+    rate = 0.7
+    if scv < 1:
+
+        def transform(s: float) -> float:
+            return (1 + s * scv / rate) ** (-1 / scv)
+    else:
+        share = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
+
+        def transform(s: float) -> float:
+            return sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
+
+    root = optimize.brentq(lambda x: transform(1 - x) - x, 1e-9, 1 - 1e-9)
+    of = scenario(gpus(), {"arrivals": {"process": "renewal", "rate": f"{rate}/s", "scv": scv}, "gpu_time": exponential()})
+    covered(replicated(of, seed=8), wait_mean=root / (1 - root))
+
+
+def test_dd1_is_exact():
+    """D/D/1: nobody waits while S ≤ gap; with S = gap + d the n-th task waits n d, to the last bit."""
+    arrivals = {"process": "deterministic", "interval": "1 s"}
+    for size, grows in ((0.75, 0.0), (1.0, 0.0), (1.25, 0.25)):
+        entry = {"arrivals": arrivals, "count": 1000, "gpu_time": f"{size} s"}
+        result = sim.run({**scenario(gpus(), entry), "warmup": 0, "workload": [entry]}, check=True)
+        assert result.tasks["wait"].tolist() == [n * grows for n in range(1000)]
+        assert result.tasks["finish"].tolist() == [max(n, n * size) + size for n in range(1000)]
+
+
+def test_littles_law_is_exact_on_a_drained_run():
+    """L = λ W holds of every single run in which all tasks complete, not only on average."""
+    for policy in ("fcfs", "sjf", "srtf"):
+        of = {**one_server(0.9, lognormal(), until=2_000, policy=policy), "warmup": 0}
+        in_system, product = littles_law(sim.run(of, seed=9))
+        assert in_system == pytest.approx(product, rel=1e-9)
+
+
+# Orders and preemption -------------------------------------------------------------------------------------------
+
+URGENT = {"name": "urgent", "arrivals": poisson(0.3), "gpu_time": exponential(), "priority": 2}
+NORMAL = {"name": "normal", "arrivals": poisson(0.2), "gpu_time": lognormal(0.5, 1.5), "priority": 1}
+PATIENT = {"name": "patient", "arrivals": poisson(0.15), "gpu_time": exponential(2), "priority": 0}
+LOADS = {"urgent": 0.3, "normal": 0.1, "patient": 0.3}
+RESIDUALS = {
+    "urgent": 0.3 * second_moment(1, 1) / 2,
+    "normal": 0.2 * second_moment(0.5, 1.5) / 2,
+    "patient": 0.15 * second_moment(2, 1) / 2,
+}
+"""λ_k E[S_k²] / 2 of each class: what an arrival finds of it left in service, on average."""
+
+
+def test_nonpreemptive_priorities_are_cobhams():
+    """Cobham (1954): E[W_k] = Σ_i λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)), σ_k the load of classes 1 to k."""
+    of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": False})
+    waits = by_class(replicated(of, seed=10, keep=True), "wait_mean")
+    above = 0.0
+    for name, load in LOADS.items():
+        exact = sum(RESIDUALS.values()) / ((1 - above) * (1 - above - load))
+        assert waits[name].covers(exact), f"{waits[name]} does not cover {exact:.6g}"
+        above += load
+
+
+def test_preemptive_resume_priorities():
+    """Preemptive resume: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k))."""
+    of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": True})
+    responses = by_class(replicated(of, seed=11, keep=True), "response_mean")
+    above = residual = 0.0
+    for (name, load), size in zip(LOADS.items(), (1.0, 0.5, 2.0), strict=True):
+        residual += RESIDUALS[name]
+        exact = size / (1 - above) + residual / ((1 - above) * (1 - above - load))
+        assert responses[name].covers(exact), f"{responses[name]} does not cover {exact:.6g}"
+        above += load
+
+
+def test_sjf_is_phipps():
+    """Phipps (1956), M/G/1 with the shortest first: E[W] = λ E[S²] / 2 · ∫ dF(x) / (1 - ρ(x))²,
+    ρ(x) = λ E[S; S ≤ x] = λ (1 - (1 + x) e^-x) for exponential S."""
+    rate = 0.8
+    mean, _ = integrate.quad(lambda x: math.exp(-x) / (1 - rate * (1 - (1 + x) * math.exp(-x))) ** 2, 0, math.inf)
+    covered(replicated(one_server(rate, exponential(), policy="sjf"), seed=12), wait_mean=rate * mean)
+
+
+def test_srtf_is_schrage_and_miller():
+    """Schrage and Miller (1966), M/G/1 with the shortest remaining time first: a task of size x has
+    E[T(x)] = λ (E[S²; S ≤ x] + x² P(S > x)) / (2 (1 - ρ(x))²) + ∫_0^x dt / (1 - ρ(t))."""
+    rate = 0.8
+
+    def free(x: float) -> float:
+        return 1 - rate * (1 - (1 + x) * math.exp(-x))
+
+    def response(x: float) -> float:
+        # E[S²; S ≤ x] + x² P(S > x) = 2 (1 - (1 + x) e^-x) for exponential S
+        queueing = rate * (1 - (1 + x) * math.exp(-x)) / free(x) ** 2
+        return queueing + integrate.quad(lambda t: 1 / free(t), 0, x)[0]
+
+    exact, _ = integrate.quad(lambda x: response(x) * math.exp(-x), 0, 60)
+    covered(replicated(one_server(rate, exponential(), policy="srtf"), seed=13), response_mean=exact)
+
+
+# Processor sharing -----------------------------------------------------------------------------------------------
+
+
+def sharing(rate: float, size: Part, kind: Any = "timeslice", streams: int = 400, **more: Any) -> Part:
+    """One GPU on which everybody starts at once and shares."""
+    entry = {"arrivals": poisson(rate), "gpu_time": size, **more}
+    return scenario(gpus(1, sharing=kind, streams=streams), entry, until=6_000)
+
+
+@pytest.mark.parametrize("size", [exponential(), lognormal(1, 2)], ids=["exponential", "lognormal"])
+def test_processor_sharing_knows_only_the_mean(size: Part):
+    """M/G/1-PS: E[T] = 1 / (μ - λ) whatever the distribution of S, and E[T | S = x] = x / (1 - ρ), so that the mean
+    slowdown is 1 / (1 - ρ).  Time slices without switch cost are processor sharing."""
+    runs = replicated(sharing(0.65, size), seed=14)
+    covered(runs, response_mean=1 / 0.35, slowdown_mean=1 / 0.35)
+    assert (runs.column("wait_max") == 0).all()
+
+
+def test_half_shares_on_one_gpu_are_processor_sharing_of_two():
+    """Time slices of tasks that fill half a GPU: k of them run at rate min(1, 2 / k), an M/M/2-PS, whose number in
+    system is that of M/M/2: E[T] = E[S] + C(2, a) / (2 - a)."""
+    of = sharing(1.4, exponential(), gpus=0.5)
+    covered(replicated(of, seed=15), response_mean=1 + erlang_c_wait(1.4, 2))
+
+
+def test_switch_cost_slows_all_but_a_lone_task():
+    """Time slices with switch cost d: k tasks are served at total rate 1 - d for k > 1, else 1.  Birth and death
+    with these rates gives L, and E[T] = L / λ."""
+    rate, cost, most = 0.6, 0.1, 2_000
+    chance = birth_death([rate] * most, [1.0] + [1 - cost] * (most - 1))
+    runs = replicated(sharing(rate, exponential(), {"kind": "timeslice", "switch_cost": cost}), seed=16)
+    covered(runs, response_mean=float(chance @ np.arange(most + 1)) / rate)
+
+
+def test_interference_of_mps_by_birth_and_death():
+    """MPS: k ≤ 4 quarter shares run at 1 / (1 + i (k - 1) / 4) each, later ones wait: birth and death with
+    μ_k = min(k, 4) / (1 + i (min(k, 4) - 1) / 4)."""
+    rate, interference, most = 1.9, 0.8, 2_000
+    served = [min(k, 4) / (1 + interference * (min(k, 4) - 1) / 4) for k in range(1, most + 1)]
+    chance = birth_death([rate] * most, served)
+    exact = float(chance @ np.arange(most + 1)) / rate
+    of = sharing(rate, exponential(), {"kind": "mps", "interference": interference}, streams=1, gpus=0.25)
+    covered(replicated(of, seed=17), response_mean=exact)
+
+
+# Stages ----------------------------------------------------------------------------------------------------------
+
+
+def transfers(mean: str) -> Part:
+    return {"distribution": "exponential", "mean": mean}
+
+
+def test_upload_and_compute_are_a_tandem():
+    """Burke (1956): in a tandem of M/M/1 queues each sees Poisson arrivals, E[T] = Σ 1 / (μ_i - λ).  The upload engine
+    (exponential bytes over PCIe), the compute engine and the download engine serve launches in turn; with streams
+    for all, none of them waits for another's queue."""
+    rate = 0.6
+    pcie = {"upload": "1 GB/s", "download": "0.8 GB/s"}
+    entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.8), "bytes_in": transfers("1 GB")}
+    two = scenario(gpus(1, streams=300, pcie=pcie), entry, until=6_000)
+    covered(replicated(two, seed=18), response_mean=1 / (1 / 1 - rate) + 1 / (1 / 0.8 - rate))
+    three = scenario(gpus(1, streams=300, pcie=pcie), {**entry, "bytes_out": transfers("0.56 GB")}, until=6_000)
+    exact = 1 / (1 / 1 - rate) + 1 / (1 / 0.8 - rate) + 1 / (1 / 0.7 - rate)
+    covered(replicated(three, seed=19), response_mean=exact)
+
+
+def test_serial_stages_are_one_service():
+    """With one stream upload and compute are one service in a row: M/G/1 with S = U + C,
+    E[S²] = Var U + Var C + (E U + E C)²."""
+    rate = 0.6
+    entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.7), "bytes_in": transfers("0.5 GB")}
+    of = scenario(gpus(1, streams=1, pcie={"upload": "1 GB/s"}), entry, until=6_000)
+    second = 0.7**2 + 0.5**2 + 1.2**2
+    wait = rate * second / (2 * (1 - 1.2 * rate))
+    covered(replicated(of, seed=20), wait_mean=wait, response_mean=wait + 1.2)
+
+
+def test_uploads_through_one_switch_share_it():
+    """Uploads of different GPUs behind one PCIe switch share its rate fairly: processor sharing, and then nobody
+    waits for one of many GPUs: E[T] = 1 / (μ - λ) + E[C], for a lognormal size as well."""
+    rate = 0.65
+    node = gpus(40, pcie={"upload": "1000 GB/s"})
+    node["pcie"] = {"switch": {"size": 40, "upload": "1 GB/s"}}
+    size = {"distribution": "lognormal", "mean": "1 GB", "cv": 1.5}
+    of = scenario(node, {"arrivals": poisson(rate), "gpu_time": exponential(0.5), "bytes_in": size}, until=6_000)
+    covered(replicated(of, seed=21), response_mean=1 / (1 - rate) + 0.5)
+
+
+# Closed loops, losses and patience -------------------------------------------------------------------------------
+
+
+def test_closed_loop_is_the_machine_repair_model():
+    """N clients that think for 1 / ν each and c servers: birth and death with births (N - k) ν and deaths
+    min(k, c) μ; throughput X = Σ p_k min(k, c) μ, L = Σ k p_k, and E[T] = N / X - 1 / ν."""
+    clients, think, servers = 9, 4.0, 2
+    chance = birth_death(
+        [(clients - k) / think for k in range(clients)], [min(k, servers) for k in range(1, clients + 1)]
+    )
+    busy = np.minimum(np.arange(clients + 1), servers)
+    throughput = float(chance @ busy)
+    entry = {"arrivals": {"process": "closed", "clients": clients, "think": exponential(think)}}
+    of = scenario(gpus(servers), {**entry, "gpu_time": exponential()}, horizon="6000 s")
+    covered(
+        replicated(of, seed=22),
+        throughput=throughput,
+        gpu_utilisation=throughput / servers,
+        jobs_in_system_mean=float(chance @ np.arange(clients + 1)),
+        response_mean=clients / throughput - think,
+    )
+
+
+@pytest.mark.parametrize("size", [exponential(), lognormal(1, 2)], ids=["exponential", "lognormal"])
+def test_loss_is_erlang_b(size: Part):
+    """M/G/c/c: who finds all servers busy is lost (here: its patience ends at once), a share B(c, a) of all, whatever
+    the distribution of S."""
+    entry = {"arrivals": poisson(4), "gpu_time": size, "patience": "1 ns"}
+    runs = replicated(scenario(gpus(5), entry, until=2_500), seed=23)
+    share, exact = ratio(runs, "expired", "tasks"), erlang_b(4, 5)
+    assert share.covers(exact), f"{share} does not cover {exact:.6g}"
+
+
+def test_patience_is_erlang_a():
+    """M/M/c + M (Palm): exponential patience with rate θ adds θ per waiting task to the deaths; a share θ Lq / λ
+    of all tasks leaves."""
+    rate, servers, patience, most = 4.5, 4, 2.0, 200
+    deaths = [min(k, servers) + max(0, k - servers) / patience for k in range(1, most + 1)]
+    chance = birth_death([rate] * most, deaths)
+    queue = float(chance @ np.maximum(np.arange(most + 1) - servers, 0))
+    entry = {"arrivals": poisson(rate), "gpu_time": exponential(), "patience": exponential(patience)}
+    runs = replicated(scenario(gpus(servers), entry, until=2_500), seed=24)
+    share, exact = ratio(runs, "expired", "tasks"), queue / patience / rate
+    assert share.covers(exact), f"{share} does not cover {exact:.6g}"
+
+
+class AtMost(Admission):
+    """Admit while fewer than `limit` tasks are in the system."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        inside = len(list(view.waiting())) + len(view.running("start"))
+        return Accept() if inside < self.limit else Reject(reason="full")
+
+
+@pytest.fixture
+def at_most():
+    """The admission policy by name, for one test."""
+    from sim import registry
+
+    registry.register("at_most", AtMost, kind="admission")
+    yield
+    registry._registered["admission"].pop("at_most")
+
+
+@pytest.mark.parametrize(("servers", "room"), [(1, 4), (3, 6)])
+@pytest.mark.usefixtures("at_most")
+def test_finite_room_is_mmck(servers: int, room: int):
+    """M/M/c/K: birth and death up to K; a share p_K is turned away, and of those admitted
+    E[T] = L / (λ (1 - p_K))."""
+    rate = 0.9 * servers
+    chance = birth_death([rate] * room, [min(k, servers) for k in range(1, room + 1)])
+    policy = {"scheduler": "fcfs", "admission": {"name": "at_most", "limit": room}}
+    of = scenario(gpus(servers), {"arrivals": poisson(rate), "gpu_time": exponential()}, until=4_000, policy=policy)
+    runs = replicated(of, seed=25)
+    full = float(chance[-1])
+    share = ratio(runs, "rejected", "tasks")
+    assert share.covers(full), f"{share} does not cover {full:.6g}"
+    covered(runs, response_mean=float(chance @ np.arange(room + 1)) / (rate * (1 - full)))
+
+
+def test_formulas_agree_with_each_other():
+    """The formulas above against one another where two of them meet, so that an oracle's own slip shows."""
+    most = 3_000
+    chance = birth_death([3.0] * most, [min(k, 4) for k in range(1, most + 1)])
+    assert float(chance @ np.maximum(np.arange(most + 1) - 4, 0)) / 3.0 == pytest.approx(erlang_c_wait(3, 4))
+    assert birth_death([4.0] * 5, range(1, 6))[-1] == pytest.approx(erlang_b(4, 5))
+    assert erlang_b(4, 5) == pytest.approx(4**5 / special.factorial(5) / sum(4**k / special.factorial(k) for k in range(6)))
+    assert second_moment(1, 1) == 2  # exponential
