@@ -147,6 +147,7 @@ def test_mm1_time_averages():
     covered(runs, energy_j=(50 + 200 * 0.6) * (10_000 - WARMUP))
 
 
+@pytest.mark.slow
 def test_mm16_wait_is_erlang_c():
     """M/M/16 on two nodes of 8 GPUs, a = 13.7: E[W] = C(16, 13.7) / (16 - 13.7)."""
     of = scenario({**gpus(8), "count": 2}, {"arrivals": poisson(13.7), "gpu_time": exponential()}, until=2_000)
@@ -202,7 +203,8 @@ def test_gim1_by_its_root(scv: float):
             return sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
 
     root = optimize.brentq(lambda x: transform(1 - x) - x, 1e-9, 1 - 1e-9)
-    of = scenario(gpus(), {"arrivals": {"process": "renewal", "rate": f"{rate}/s", "scv": scv}, "gpu_time": exponential()})
+    gaps = {"process": "renewal", "rate": f"{rate}/s", "scv": scv}
+    of = scenario(gpus(), {"arrivals": gaps, "gpu_time": exponential()})
     covered(replicated(of, seed=8), wait_mean=root / (1 - root))
 
 
@@ -249,6 +251,7 @@ def test_nonpreemptive_priorities_are_cobhams():
         above += load
 
 
+@pytest.mark.slow
 def test_preemptive_resume_priorities():
     """Preemptive resume: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k))."""
     of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": True})
@@ -269,6 +272,7 @@ def test_sjf_is_phipps():
     covered(replicated(one_server(rate, exponential(), policy="sjf"), seed=12), wait_mean=rate * mean)
 
 
+@pytest.mark.slow
 def test_srtf_is_schrage_and_miller():
     """Schrage and Miller (1966), M/G/1 with the shortest remaining time first: a task of size x has
     E[T(x)] = λ (E[S²; S ≤ x] + x² P(S > x)) / (2 (1 - ρ(x))²) + ∫_0^x dt / (1 - ρ(t))."""
@@ -292,9 +296,10 @@ def test_srtf_is_schrage_and_miller():
 def sharing(rate: float, size: Part, kind: Any = "timeslice", streams: int = 400, **more: Any) -> Part:
     """One GPU on which everybody starts at once and shares."""
     entry = {"arrivals": poisson(rate), "gpu_time": size, **more}
-    return scenario(gpus(1, sharing=kind, streams=streams), entry, until=6_000)
+    return scenario(gpus(1, sharing=kind, streams=streams), entry, until=4_500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [exponential(), lognormal(1, 2)], ids=["exponential", "lognormal"])
 def test_processor_sharing_knows_only_the_mean(size: Part):
     """M/G/1-PS: E[T] = 1 / (μ - λ) whatever the distribution of S, and E[T | S = x] = x / (1 - ρ), so that the mean
@@ -304,6 +309,7 @@ def test_processor_sharing_knows_only_the_mean(size: Part):
     assert (runs.column("wait_max") == 0).all()
 
 
+@pytest.mark.slow
 def test_half_shares_on_one_gpu_are_processor_sharing_of_two():
     """Time slices of tasks that fill half a GPU: k of them run at rate min(1, 2 / k), an M/M/2-PS, whose number in
     system is that of M/M/2: E[T] = E[S] + C(2, a) / (2 - a)."""
@@ -311,6 +317,7 @@ def test_half_shares_on_one_gpu_are_processor_sharing_of_two():
     covered(replicated(of, seed=15), response_mean=1 + erlang_c_wait(1.4, 2))
 
 
+@pytest.mark.slow
 def test_switch_cost_slows_all_but_a_lone_task():
     """Time slices with switch cost d: k tasks are served at total rate 1 - d for k > 1, else 1.  Birth and death
     with these rates gives L, and E[T] = L / λ."""
@@ -320,6 +327,7 @@ def test_switch_cost_slows_all_but_a_lone_task():
     covered(runs, response_mean=float(chance @ np.arange(most + 1)) / rate)
 
 
+@pytest.mark.slow
 def test_interference_of_mps_by_birth_and_death():
     """MPS: k ≤ 4 quarter shares run at 1 / (1 + i (k - 1) / 4) each, later ones wait: birth and death with
     μ_k = min(k, 4) / (1 + i (min(k, 4) - 1) / 4)."""
@@ -328,41 +336,45 @@ def test_interference_of_mps_by_birth_and_death():
     chance = birth_death([rate] * most, served)
     exact = float(chance @ np.arange(most + 1)) / rate
     of = sharing(rate, exponential(), {"kind": "mps", "interference": interference}, streams=1, gpus=0.25)
+    of["workload"][0]["until"] = "2000 s"
     covered(replicated(of, seed=17), response_mean=exact)
 
 
 # Stages ----------------------------------------------------------------------------------------------------------
 
 
-def transfers(mean: str) -> Part:
+def exponential_bytes(mean: str) -> Part:
     return {"distribution": "exponential", "mean": mean}
 
 
-def test_upload_and_compute_are_a_tandem():
-    """Burke (1956): in a tandem of M/M/1 queues each sees Poisson arrivals, E[T] = Σ 1 / (μ_i - λ).  The upload engine
-    (exponential bytes over PCIe), the compute engine and the download engine serve launches in turn; with streams
-    for all, none of them waits for another's queue."""
-    rate = 0.6
-    pcie = {"upload": "1 GB/s", "download": "0.8 GB/s"}
-    entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.8), "bytes_in": transfers("1 GB")}
-    two = scenario(gpus(1, streams=300, pcie=pcie), entry, until=6_000)
-    covered(replicated(two, seed=18), response_mean=1 / (1 / 1 - rate) + 1 / (1 / 0.8 - rate))
-    three = scenario(gpus(1, streams=300, pcie=pcie), {**entry, "bytes_out": transfers("0.56 GB")}, until=6_000)
-    exact = 1 / (1 / 1 - rate) + 1 / (1 / 0.8 - rate) + 1 / (1 / 0.7 - rate)
-    covered(replicated(three, seed=19), response_mean=exact)
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_are_a_tandem(stages: int):
+    """Burke (1956): in a tandem of M/M/1 queues each sees Poisson arrivals, E[T] = Σ 1 / (μ_i - λ).  The upload
+    engine (exponential bytes over PCIe), the compute engine and the download engine serve launches in turn; with
+    streams for all, no launch waits for another stage's queue."""
+    rate, sizes = 0.6, (1.0, 0.8, 0.7)[:stages]
+    entry = {"arrivals": poisson(rate), "gpu_time": exponential(sizes[1]), "bytes_in": exponential_bytes("1 GB")}
+    if stages == 3:
+        entry["bytes_out"] = exponential_bytes("0.56 GB")
+    node = gpus(1, streams=300, pcie={"upload": "1 GB/s", "download": "0.8 GB/s"})
+    runs = replicated(scenario(node, entry, until=4_500), seed=18)
+    covered(runs, response_mean=sum(1 / (1 / size - rate) for size in sizes))
 
 
+@pytest.mark.slow
 def test_serial_stages_are_one_service():
     """With one stream upload and compute are one service in a row: M/G/1 with S = U + C,
     E[S²] = Var U + Var C + (E U + E C)²."""
     rate = 0.6
-    entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.7), "bytes_in": transfers("0.5 GB")}
+    entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.7), "bytes_in": exponential_bytes("0.5 GB")}
     of = scenario(gpus(1, streams=1, pcie={"upload": "1 GB/s"}), entry, until=6_000)
     second = 0.7**2 + 0.5**2 + 1.2**2
     wait = rate * second / (2 * (1 - 1.2 * rate))
     covered(replicated(of, seed=20), wait_mean=wait, response_mean=wait + 1.2)
 
 
+@pytest.mark.slow
 def test_uploads_through_one_switch_share_it():
     """Uploads of different GPUs behind one PCIe switch share its rate fairly: processor sharing, and then nobody
     waits for one of many GPUs: E[T] = 1 / (μ - λ) + E[C], for a lognormal size as well."""
@@ -370,13 +382,14 @@ def test_uploads_through_one_switch_share_it():
     node = gpus(40, pcie={"upload": "1000 GB/s"})
     node["pcie"] = {"switch": {"size": 40, "upload": "1 GB/s"}}
     size = {"distribution": "lognormal", "mean": "1 GB", "cv": 1.5}
-    of = scenario(node, {"arrivals": poisson(rate), "gpu_time": exponential(0.5), "bytes_in": size}, until=6_000)
+    of = scenario(node, {"arrivals": poisson(rate), "gpu_time": exponential(0.5), "bytes_in": size}, until=4_500)
     covered(replicated(of, seed=21), response_mean=1 / (1 - rate) + 0.5)
 
 
 # Closed loops, losses and patience -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_closed_loop_is_the_machine_repair_model():
     """N clients that think for 1 / ν each and c servers: birth and death with births (N - k) ν and deaths
     min(k, c) μ; throughput X = Σ p_k min(k, c) μ, L = Σ k p_k, and E[T] = N / X - 1 / ν."""
@@ -397,6 +410,7 @@ def test_closed_loop_is_the_machine_repair_model():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [exponential(), lognormal(1, 2)], ids=["exponential", "lognormal"])
 def test_loss_is_erlang_b(size: Part):
     """M/G/c/c: who finds all servers busy is lost (here: its patience ends at once), a share B(c, a) of all, whatever
@@ -407,6 +421,7 @@ def test_loss_is_erlang_b(size: Part):
     assert share.covers(exact), f"{share} does not cover {exact:.6g}"
 
 
+@pytest.mark.slow
 def test_patience_is_erlang_a():
     """M/M/c + M (Palm): exponential patience with rate θ adds θ per waiting task to the deaths; a share θ Lq / λ
     of all tasks leaves."""
@@ -441,6 +456,7 @@ def at_most():
     registry._registered["admission"].pop("at_most")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "room"), [(1, 4), (3, 6)])
 @pytest.mark.usefixtures("at_most")
 def test_finite_room_is_mmck(servers: int, room: int):
@@ -463,5 +479,6 @@ def test_formulas_agree_with_each_other():
     chance = birth_death([3.0] * most, [min(k, 4) for k in range(1, most + 1)])
     assert float(chance @ np.maximum(np.arange(most + 1) - 4, 0)) / 3.0 == pytest.approx(erlang_c_wait(3, 4))
     assert birth_death([4.0] * 5, range(1, 6))[-1] == pytest.approx(erlang_b(4, 5))
-    assert erlang_b(4, 5) == pytest.approx(4**5 / special.factorial(5) / sum(4**k / special.factorial(k) for k in range(6)))
+    terms = 4 ** np.arange(6) / special.factorial(np.arange(6))
+    assert erlang_b(4, 5) == pytest.approx(terms[-1] / terms.sum())
     assert second_moment(1, 1) == 2  # exponential

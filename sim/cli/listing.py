@@ -111,6 +111,12 @@ def _default(value: Any) -> str:
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
+_HEADINGS = {
+    "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
+    "batching": "batching policies", "trace": "trace formats", "arrivals": "arrival processes",
+}  # fmt: skip
+
+
 def _text(rows: list[dict[str, Any]]) -> list[str]:
     """Kinds as headings; under each its names, summaries and parameters."""
     from sim.report.terminal import padded, width, wrapped
@@ -118,7 +124,7 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
     column = max(width(row["name"]) for row in rows)
     lines: list[str] = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
-        lines += [*([""] if lines else []), kind]
+        lines += [*([""] if lines else []), _HEADINGS.get(kind, kind)]
         for row in (row for row in rows if row["kind"] == kind):
             texts = wrapped(row["summary"], max(40, 106 - column)) or [""]
             given = row.get("parameters")

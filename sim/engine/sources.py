@@ -34,8 +34,8 @@ def with_own_columns(run: RunInput) -> RunInput:
 class Sources(Timer):
     """Delivers tasks at their arrivals.
 
-    The open streams are one chain of rows with one pending event, the next arrival; pushing them all first
-    would be four times slower.  Task objects are made from columns a block at a time.
+    The open streams are one chain of rows, of which only the next arrival is pending (it is the clock's feed);
+    pushing them all first would be four times slower.  Task objects are made from columns a block at a time.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Sources(Timer):
         self._times: list[float] = []
         if self._last:
             self._load_block()
-            clock.at(self._times[0], ARRIVAL, self)
+            clock.feed_at(self._times[0], self)
 
     def _load_block(self) -> None:
         first, stop = self._row, min(self._row + BLOCK, self._last)
@@ -109,7 +109,9 @@ class Sources(Timer):
             if offset == len(self._times):
                 self._load_block()
                 offset = 0
-            self.clock.at(self._times[offset], ARRIVAL, self)
+            self.clock.feed_time = self._times[offset]
+        else:
+            self.clock.feed_time = math.inf
         self.to_come -= 1
         self.status[row] = UNFINISHED
         self.deliver(task)

@@ -38,7 +38,7 @@ _COMPARISON = "comparison.json"
 
 def folder_name(text: str) -> str:
     """A text as the name of a folder."""
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
+    return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s*\+\s*", "+", text)).strip("-.") or "run"
 
 
 def save(outcome: Result | Replications, directory: str | Path, *, picture: bool = True) -> Path:

@@ -36,6 +36,9 @@ POLL = 0.2
 """Seconds between two reports of progress."""
 
 
+_GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
+
+
 @dataclass(frozen=True)
 class Case:
     """A scenario with its policy, under a label; `seed` in place of the scenario's."""
@@ -243,10 +246,11 @@ def _runner(
     try:
         yield FetchFromPool(jobs, pool, 2 * workers, cases, check, metrics, watch)
     except BrokenProcessPool:
-        raise RunError(
-            "a worker process died (out of memory?); try fewer workers. A script that asks for workers needs "
-            'its code under `if __name__ == "__main__":`.'
-        ) from None
+        raise RunError(f"a worker process died (out of memory?); try fewer workers. {_GUARD}") from None
+    except RuntimeError as error:
+        if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
+            raise UsageError(_GUARD) from None
+        raise
     except BaseException:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.terminate()

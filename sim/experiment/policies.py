@@ -65,8 +65,8 @@ def _from_text(text: str) -> tuple[str, Any]:
     if text.lstrip().startswith("{"):
         from sim.scenario.document import parse_value
 
-        value = parse_value(text)
-        return _label(value), value
+        mapping = parse_value(text)
+        return _label(mapping), mapping
     scheduler, *others = [part.strip() for part in text.split("+")]
     _known("scheduler", scheduler)
     value: dict[str, Any] = {"scheduler": {"name": scheduler}}

@@ -37,7 +37,9 @@ def cdf(
         look: Any = DASHES[number % len(DASHES)]
         share = 100 * np.arange(1, len(values) + 1) / max(total, 1)
         kept = _thinned(len(values))
-        text = label if len(values) == total else f"{label} ({1 - len(values) / total:.1%} unfinished)"
+        text = label
+        if len(values) < total:
+            text = f"{label} ({100 * (1 - len(values) / total):.2g} % unfinished)".strip()
         ax.plot(values[kept], share[kept], drawstyle="steps-post", linewidth=1.6, label=text,
                 color=PALETTE[number % len(PALETTE)], linestyle=look)  # fmt: skip
     _x_axis(ax, everything, column)
@@ -47,7 +49,7 @@ def cdf(
     if len(lines) > 1:
         ax.legend(frameon=False, fontsize=9, loc="lower right")
     else:
-        title(ax, next(iter(lines)))
+        title(ax, ax.lines[-1].get_label())  # type: ignore[arg-type]
     return ax
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, finite, tidy
-from sim.report.terminal import figures, fitting, units_of, with_unit
+from sim.report.overview import shown_metrics
+from sim.report.terminal import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +21,7 @@ COLUMNS = 3
 
 def comparison(found: Comparison) -> Figure:
     """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
-    metrics = list(found.table.columns.get_level_values(0).unique())
+    metrics = shown_metrics(found)
     policies = [str(name) for name in found.table.index]
     columns = min(COLUMNS, len(metrics))
     rows = math.ceil(len(metrics) / columns)
@@ -43,15 +44,15 @@ def comparison(found: Comparison) -> Figure:
             colour = ORANGE if found.winners[metric] == policies[row] else BLUE
             panel.errorbar(value, row, xerr=error or None, fmt="o", color=colour, markersize=5.5, capsize=3)
             panel.plot([0, value], [row, row], color=colour, linewidth=1, alpha=0.35)
-            panel.annotate(with_unit(figures(value), unit), (value, row), xytext=(0, 6), textcoords="offset points",
-                           ha="center", fontsize=7.5, color=INK)  # fmt: skip
+            panel.annotate(figures(value), (value + error, row), xytext=(7, 0), textcoords="offset points",
+                           va="center", fontsize=8, color=INK)  # fmt: skip
             top = max(top, value + error)
-        panel.set_xlim(0, 1.18 * top if top > 0 else 1)
+        panel.set_xlim(0, 1.3 * top if top > 0 else 1)  # room for the figures beside the dots
         panel.set_ylim(len(policies) - 0.5, -0.6)
         panel.set_yticks(range(len(policies)), policies)
         panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         tidy(panel, grid="x")
         panel.tick_params(axis="y", length=0)
-        panel.set_title(metric.replace("_", " ") + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
+        panel.set_title(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
     return picture

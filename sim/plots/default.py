@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from sim.plots.cdf import cdf
@@ -10,6 +11,7 @@ from sim.plots.style import BLUE, INK, MUTED, figure, tidy, title
 from sim.plots.timeline import timeline
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from sim.results.replications import Replications
@@ -41,13 +43,13 @@ def _of_run(result: Result) -> Figure:
     if _small(result):
         return gantt(result).get_figure(root=True)  # type: ignore[return-value]
     picture = figure(10, 7)
-    above, below = picture.subfigures(2, 1, height_ratios=[1.5, 1])
+    above, below = picture.subfigures(2, 1, height_ratios=[1.5, 1], squeeze=False)[:, 0]
     upper, lower = above.subplots(2, 1, sharex=True)
     timeline(result, (upper, lower))
     left, right = below.subplots(1, 2, sharey=True)
     for ax, column in ((left, "response"), (right, "wait")):
-        cdf({"": result}, column, ax)
-        ax.set_title("")
+        cdf({column: result}, column, ax)
+        ax.set_title(ax.get_title(loc="left"), loc="left", fontsize=9)
     right.set_ylabel("")
     return picture
 
@@ -58,31 +60,30 @@ def _of_replications(runs: Replications) -> Figure:
     if first is None:
         _spread(runs, picture.add_subplot())
         return picture
-    above, below = picture.subfigures(2, 1, height_ratios=[1.7, 1])
+    above, below = picture.subfigures(2, 1, height_ratios=[1.7, 1], squeeze=False)[:, 0]
     upper, lower = above.subplots(2, 1, sharex=True)
     timeline(first, (upper, lower))
     title(upper, f"{upper.get_title(loc='left')} · replication 0 of {len(runs)}")
     left, right = below.subplots(1, 2)
-    cdf({"": first}, "response", left)
-    left.set_title("")
+    cdf({"response": first}, "response", left)
+    left.set_title(left.get_title(loc="left"), loc="left", fontsize=9)
     _spread(runs, right)
     return picture
 
 
-def _spread(runs: Replications, ax) -> None:  # type: ignore[no-untyped-def]
+def _spread(runs: Replications, ax: Axes) -> None:
     """The mean response of every replication, and the interval for its expectation."""
     from sim.report.terminal import SECONDS, fitting, pair, with_unit
 
     values = runs.values["response_mean"]
     factor, unit = fitting(values.tolist(), SECONDS)
     ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)
-    row = runs.summary.loc["response_mean"]
-    mean, low, high = (float(row[name]) / factor for name in ("mean", "ci_low", "ci_high"))
-    if mean == mean:
+    found = runs.interval("response_mean") if values.notna().sum() > 1 else None
+    if found is not None and math.isfinite(found.mean):
+        mean, half = found.mean / factor, found.half_width / factor
         ax.axhline(mean, color=INK, linewidth=1)
-    if low == low:
-        ax.axhspan(low, high, color=MUTED, alpha=0.18, linewidth=0)
-        ax.set_title(f"mean {with_unit(pair(mean, (high - low) / 2), unit)} (95 %)", loc="left", fontsize=10, color=INK)
+        ax.axhspan(found.low / factor, found.high / factor, color=MUTED, alpha=0.18, linewidth=0)
+        ax.set_title(f"mean {with_unit(pair(mean, half), unit)} (95 %)", loc="left", fontsize=9)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("replication", fontsize=9, color=INK)
     ax.set_ylabel(f"mean response ({unit})", fontsize=9, color=INK)

@@ -24,6 +24,7 @@ STAGES = (
 )
 CPU_COLOUR = SKY
 LOST_COLOUR = VERMILION
+HELD_COLOUR = "#C9C9C9"
 MOST_DEVICES = 40
 LABELLED = 60
 """With at most this many launches each bar carries the name of its task."""
@@ -108,13 +109,13 @@ def _lanes(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
 
 def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
     """The bars, and what the legend has to tell."""
-    legend = []
+    legend: list[Patch] = []
     cpu = bars["cpu"].to_numpy()
     lost = bars["outcome"].isin(["lost"]).to_numpy()
     edge = "white" if len(bars) < 2000 else "none"
     # Held, but no stage at work: waiting for a link, saving or restoring state.
     held = _boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
-    ax.add_collection(PolyCollection(held, facecolors="#C9C9C9", edgecolors="none", zorder=1))
+    ax.add_collection(PolyCollection(held, facecolors=HELD_COLOUR, edgecolors="none", zorder=1))
     for name, first, last, colour in STAGES:
         begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
         end = np.where(np.isnan(end), bars["end"].to_numpy(), end)
@@ -129,28 +130,41 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
                     )
                     if text not in [patch.get_label() for patch in legend]:
                         legend.append(Patch(facecolor=paint, label=text))
+    if _idle(bars).any():
+        legend.append(Patch(facecolor=HELD_COLOUR, label="held, no stage at work"))
     return legend
 
 
-def _boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) -> np.ndarray:
+def _idle(bars: pd.DataFrame) -> np.ndarray:
+    """Which launches held their devices for a time that belongs to no stage."""
+    length = (bars["end"] - bars["decided"]).to_numpy(dtype=float)
+    at_work = np.zeros(len(bars))
+    for _, first, last, _ in STAGES:
+        end = bars[last].fillna(bars["end"]).to_numpy(dtype=float)
+        at_work += np.nan_to_num(end - bars[first].to_numpy(dtype=float))
+    return length - at_work > 1e-6 * np.maximum(length, 1e-300)
+
+
+def _boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) -> list[np.ndarray]:
     """Corners of horizontal bars."""
     corners = np.empty((len(begin), 4, 2))
     corners[:, 0, 0] = corners[:, 1, 0] = begin
     corners[:, 2, 0] = corners[:, 3, 0] = end
     corners[:, 0, 1] = corners[:, 3, 1] = row - half
     corners[:, 1, 1] = corners[:, 2, 1] = row + half
-    return corners
+    return list(corners)
 
 
 def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> None:
     """Names of tasks inside their bars, where there is room."""
     if len(bars) > LABELLED or not end:
         return
-    computing = bars[["task", "compute_start", "compute_end"]].itertuples(index=False)
-    for (task, begin, until), at in zip(computing, row, strict=True):
+    computing = bars[["task", "compute_start", "compute_end", "cpu"]].itertuples(index=False)
+    for (task, begin, until, on_cpu), at in zip(computing, row, strict=True):
         until = end if until != until else until
         if until - begin > 0.012 * end * max(1, len(str(task))):
-            ax.text((begin + until) / 2, at, str(task), ha="center", va="center", fontsize=7.5, color="white", zorder=3)
+            ink = INK if on_cpu else "white"
+            ax.text((begin + until) / 2, at, str(task), ha="center", va="center", fontsize=7.5, color=ink, zorder=3)
 
 
 def _label_devices(ax: Axes, names: list[str], base: dict[str, int], total: int) -> None:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from sim.report.terminal import SECONDS, Unit, fitting
 
@@ -64,16 +64,23 @@ def time_axis(ax: Axes, low: float, high: float, label: str = "time") -> Unit:
     return unit
 
 
+_ROUND = {
+    **{10.0**power * 1e-9: f"{10**power} ns" for power in range(3)},
+    **{10.0**power * 1e-6: f"{10**power} µs" for power in range(3)},
+    **{10.0**power * 1e-3: f"{10**power} ms" for power in range(3)},
+    1.0: "1 s", 10.0: "10 s", 60.0: "1 min", 600.0: "10 min", 3600.0: "1 h", 18000.0: "5 h",
+    86400.0: "1 d", 864000.0: "10 d", 8640000.0: "100 d", 86400000.0: "1000 d",
+}  # fmt: skip
+"""Times that people know, a factor of five to ten apart."""
+
+
 def log_time_axis(ax: Axes, label: str) -> None:
-    """Logarithmic seconds with a unit at every tick."""
+    """Logarithmic seconds, ticked at times that people know."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _one(value)))
+    ax.xaxis.set_major_locator(FixedLocator(list(_ROUND)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _ROUND.get(value, "")))
     ax.set_xlabel(label, fontsize=9, color=INK)
-
-
-def _one(value: float) -> str:
-    factor, name = fitting([value], SECONDS)
-    return f"{value / factor:.3g} {name}"
 
 
 def describe(outcome: Any) -> str:

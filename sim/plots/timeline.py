@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.plots.style import BLUE, DASHES, INK, MUTED, PALETTE, VERMILION, describe, figure, tidy, time_axis, title
+from sim.plots.style import BLUE, INK, MUTED, PALETTE, VERMILION, describe, figure, tidy, time_axis, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,9 +34,8 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     for number, kind in enumerate(kinds):
         there = max(cluster.count(kind), 1)
         share = 100 * table[f"busy.{kind}"].to_numpy(dtype=float) / there
-        look: Any = DASHES[number % len(DASHES)]
         label = f"{kind} ({there} core{'s' if there > 1 else ''})" if _is_cpu(cluster, kind) else f"{kind} ({there})"
-        _steps(lower, time, share, end, color=PALETTE[number % len(PALETTE)], linestyle=look, label=label)
+        _steps(lower, time, share, end, color=PALETTE[number % len(PALETTE)], label=label)
     lower.set_ylim(0, 105)
     lower.set_ylabel("busy (%)", fontsize=9, color=INK)
     if kinds:

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 Outcome = Result | Replications
 
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
-SHORT_NAMES = {
-    "response_mean": "response mean", "response_p95": "response p95", "goodput_fraction": "goodput fraction",
-    "gpu_utilisation": "GPU busy", "cpu_utilisation": "CPU busy", "energy_j": "energy", "wait_mean": "wait mean",
-    "slo_attainment": "SLO attainment",
-}  # fmt: skip
+UNLESS_ZERO = ("rejected", "energy_j")
+"""Metrics that a comparison shows only where some policy has any."""
 
 
 def first_of(outcome: Outcome) -> Result:
@@ -188,20 +185,50 @@ def _identical(runs: Replications) -> bool:
     return bool((values.eq(values.iloc[0]) | values.isna()).all(axis=None))
 
 
+def shown_metrics(comparison: Comparison) -> list[str]:
+    """The metrics of a comparison, without those that nothing here has (rejections, energy)."""
+    metrics = list(comparison.table.columns.get_level_values(0).unique())
+    telling = [m for m in metrics if m not in UNLESS_ZERO or (comparison.table[m]["mean"] != 0).any()]
+    return telling or metrics
+
+
 def comparison_lines(comparison: Comparison) -> list[str]:
     """A row a policy, a column a metric in one unit, ◂ at a policy shown to be better than all others."""
-    metrics = list(comparison.table.columns.get_level_values(0).unique())
     policies = [str(name) for name in comparison.table.index]
+    metrics = shown_metrics(comparison)
     columns = []
     for metric in metrics:
         part = comparison.table[metric]
         texts = terminal.several(part["mean"].tolist(), terminal.units_of(metric), part["half_width"].tolist())
         marks = [" ◂" if policy == comparison.winners[metric] else "  " for policy in policies]
         texts = [text + mark for text, mark in zip(texts, marks, strict=True)]
-        columns.append([SHORT_NAMES.get(metric, metric.replace("_", " ")) + "  ", *texts])
+        columns.append([terminal.metric_name(metric) + "  ", *texts])
     first = ["policy", *policies]
     rows = [[name, *(column[number] for column in columns)] for number, name in enumerate(first)]
-    return [*terminal.table(rows, right=range(1, len(columns) + 1), gap=2), "", *comparison.sentences]
+    infinite = np.isinf(comparison.table[metrics].to_numpy(dtype=float)).any()
+    notes = ["∞: unfinished tasks count as +∞"] if infinite else []
+    return [*terminal.table(rows, right=range(1, len(columns) + 1), gap=2), *notes, "", *_said(comparison, metrics)]
+
+
+def _said(comparison: Comparison, metrics: list[str]) -> list[str]:
+    """The sentences of a comparison; where no difference is shown, one line for all metrics of a pair."""
+    if (comparison.pairs["n"] < 2).all():
+        return ["One run of each policy says nothing about chance; --replications 10 would."]
+    pairs = {f"{row.policy} and {row.other}" for row in comparison.pairs.itertuples()}
+    pairs |= {f"{row.other} and {row.policy}" for row in comparison.pairs.itertuples()}
+    shown: list[str] = []
+    open_: dict[frozenset[str], tuple[str, list[str]]] = {}
+    for sentence in comparison.sentences:
+        who, _, rest = sentence.partition(": no difference in ")
+        metric = rest.partition(" shown, ")[0]
+        if rest and who in pairs:
+            if metric in metrics:
+                both = frozenset(who.split(" and "))
+                open_.setdefault(both, (who, []))[1].append(terminal.metric_name(metric))
+        elif any(f" {metric} " in sentence for metric in metrics):
+            shown.append(sentence)
+    level = f"{comparison.confidence * 100:g} %"
+    return shown + [f"{who}: no difference shown in {', '.join(names)} ({level})" for who, names in open_.values()]
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:

@@ -117,7 +117,7 @@ def pair(value: float, half: float) -> str:
     if not (math.isfinite(value) and math.isfinite(half)):
         return figures(value)
     if half == 0:
-        return f"{figures(value)} ± 0"
+        return figures(value)  # the same in every run
     places = min(9, max(0, 1 - math.floor(math.log10(half))))
     return f"{value:,.{places}f} ± {half:,.{places}f}"
 
@@ -140,6 +140,17 @@ def units_of(metric: str) -> tuple[Unit, ...]:
         return PER_TIME
     times = ("response", "wait", "makespan", "held", "upload", "compute", "download")
     return SECONDS if metric.startswith(times) else ((1.0, ""),)
+
+
+_NAMES = {
+    "gpu_utilisation": "GPU busy", "cpu_utilisation": "CPU busy", "gpu_allocation": "GPU held",
+    "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
+}  # fmt: skip
+
+
+def metric_name(metric: str) -> str:
+    """What people call a metric."""
+    return _NAMES.get(metric, metric.removesuffix("_j").replace("_", " "))
 
 
 def formatter(metric: str) -> Callable[[float], str]:
