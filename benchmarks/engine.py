@@ -12,6 +12,7 @@ import argparse
 import gc
 import math
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -149,10 +150,10 @@ def fleet(tasks: int, gpus: int, policy: str = "fcfs", load: float = 0.8, seed: 
     nodes = [NodeSpec(cpus=32, accelerators=((kind, 8),), count=gpus // 8)]
     if gpus % 8:
         nodes.append(NodeSpec(cpus=32, accelerators=((kind, gpus % 8),)))
-    random = np.random.default_rng(seed)
-    times = random.exponential(1.0, (tasks, 1))
+    draw = np.random.default_rng(seed)
+    times = draw.exponential(1.0, (tasks, 1))
     columns = Tasks(
-        arrival=np.cumsum(random.exponential(1 / (load * gpus), tasks)),
+        arrival=np.cumsum(draw.exponential(1 / (load * gpus), tasks)),
         shape=np.zeros(tasks, dtype=np.int32),
         shapes=[Shape([Mode("gpu", kind, gpus=1, share=WHOLE)])],
         time=times,
@@ -309,10 +310,8 @@ def waits_of_ciw(customers: int, seed: int) -> np.ndarray:
 
 def waits_of_simpy(customers: int, seed: int) -> np.ndarray:
     """M/M/16 in SimPy, as its documentation writes it: a process a customer and a Resource."""
-    random = np.random.default_rng(seed)
-    gaps = random.exponential(1 / RATE, customers).tolist()
-    sizes = random.exponential(1.0, customers).tolist()
-    waits = np.empty(customers)
+    draw = random.Random(seed).expovariate
+    waits = [0.0] * customers
     environment = simpy.Environment()
     servers = simpy.Resource(environment, SERVERS)
 
@@ -321,16 +320,16 @@ def waits_of_simpy(customers: int, seed: int) -> np.ndarray:
         with servers.request() as turn:
             yield turn
             waits[number] = environment.now - arrived
-            yield environment.timeout(sizes[number])
+            yield environment.timeout(draw(1.0))
 
     def source() -> Iterator[Any]:
-        for number, gap in enumerate(gaps):
-            yield environment.timeout(gap)
+        for number in range(customers):
+            yield environment.timeout(draw(RATE))
             environment.process(customer(number))
 
     environment.process(source())
     environment.run()
-    return waits
+    return np.array(waits)
 
 
 def batch_means(waits: np.ndarray) -> list[float]:

@@ -150,7 +150,7 @@ def test_mm1_time_averages():
 @pytest.mark.slow
 def test_mm16_wait_is_erlang_c():
     """M/M/16 on two nodes of 8 GPUs, a = 13.7: E[W] = C(16, 13.7) / (16 - 13.7)."""
-    of = scenario({**gpus(8), "count": 2}, {"arrivals": poisson(13.7), "gpu_time": exponential()}, until=2_000)
+    of = scenario({**gpus(8), "count": 2}, {"arrivals": poisson(13.7), "gpu_time": exponential()}, until=2_500)
     covered(replicated(of, seed=7, replications=30), wait_mean=erlang_c_wait(13.7, 16))
 
 
@@ -171,10 +171,11 @@ def test_mm4_in_seven_disguises(nodes: Part, demand: Part):
     """M/M/4, whatever it is of which there are four: E[W] = C(4, 3) / (4 - 3)."""
     if "memory" in demand:
         nodes = {**nodes, "cpus": 16, "memory": "13 GB"}
-    of = scenario(nodes, {"arrivals": poisson(3), **demand}, until=2_500)
+    of = scenario(nodes, {"arrivals": poisson(3), **demand}, until=4_000)
     covered(replicated(of, seed=4), wait_mean=erlang_c_wait(3, 4))
 
 
+@pytest.mark.slow
 def test_mg1_lognormal_is_pollaczek_khinchine():
     """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)), here with lognormal S of coefficient of variation 1.5."""
     runs = replicated(one_server(0.6, lognormal(1, 1.5), until=20_000), seed=5)
@@ -240,6 +241,20 @@ RESIDUALS = {
 """λ_k E[S_k²] / 2 of each class: what an arrival finds of it left in service, on average."""
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "lcfs",
+        "random",
+        pytest.param({"name": "round_robin", "quantum": "0.5 s"}, id="round_robin", marks=pytest.mark.slow),
+    ],
+)
+def test_orders_blind_to_sizes_share_one_mean(policy: Any):
+    """M/M/1 under any work-conserving order that does not look at sizes: E[T] = 1 / (μ - λ), because what is left of
+    an exponential S is as good as new.  With round robin nearly every task is stopped and resumed."""
+    covered(replicated(one_server(0.6, exponential(), until=4_000, policy=policy), seed=26), response_mean=1 / 0.4)
+
+
 def test_nonpreemptive_priorities_are_cobhams():
     """Cobham (1954): E[W_k] = Σ_i λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)), σ_k the load of classes 1 to k."""
     of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": False})
@@ -287,7 +302,7 @@ def test_srtf_is_schrage_and_miller():
         return queueing + integrate.quad(lambda t: 1 / free(t), 0, x)[0]
 
     exact, _ = integrate.quad(lambda x: response(x) * math.exp(-x), 0, 60)
-    covered(replicated(one_server(rate, exponential(), policy="srtf"), seed=13), response_mean=exact)
+    covered(replicated(one_server(rate, exponential(), policy="srtf", until=6_000), seed=13), response_mean=exact)
 
 
 # Processor sharing -----------------------------------------------------------------------------------------------
@@ -296,7 +311,7 @@ def test_srtf_is_schrage_and_miller():
 def sharing(rate: float, size: Part, kind: Any = "timeslice", streams: int = 400, **more: Any) -> Part:
     """One GPU on which everybody starts at once and shares."""
     entry = {"arrivals": poisson(rate), "gpu_time": size, **more}
-    return scenario(gpus(1, sharing=kind, streams=streams), entry, until=4_500)
+    return scenario(gpus(1, sharing=kind, streams=streams), entry, policy="processor_sharing", until=4_500)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ Decides when, and who must give way.  A turn that is over goes on while nobody w
 it ends as soon as somebody does.
 Reference: Kleinrock, Analysis of a Time-Shared Processor (1964); as the quantum shrinks it becomes processor
 sharing, whose mean response in M/G/1 depends on the sizes only through their mean.  Needs no estimates.
-Weakness: tasks of equal length all end late; a stop costs its save and restore, so a quantum should be long
+Weakness: tasks of equal length all end late; every turn pays for restoring and saving, so a quantum should be long
 against these.  Cost: one event a quantum while tasks wait, and one pass over the running tasks.
 """
 
@@ -17,14 +17,22 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sim.model.cluster import MILLI
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Stop, View, Wait
 
 
+ROUNDING = 1e-6
+"""A turn that lacks less than this part of a quantum is over."""
+
+
 class RoundRobin(ListScheduler):
-    """Round robin with a strict queue.  quantum: seconds of one turn."""
+    """Round robin with a strict queue.
+
+    quantum: seconds of computing in one turn; transfers, saving and restoring do not count.
+    """
 
     def __init__(self, quantum: Annotated[Seconds, Field(gt=0)] = 1.0, placement: PlacementRule | None = None):
         if not quantum > 0:
@@ -34,16 +42,32 @@ class RoundRobin(ListScheduler):
         self.quantum = quantum
         self.rule = placement
         self.turn_ends: dict[int, float] = {}
+        self.received: dict[int, float] = {}
+        """Device-seconds that a task had received when its turn began."""
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
         """Where a task goes; it starts there at once, and its turn begins."""
         placement = view.fit(task) if self.rule is None else self.rule(task, view)
         if placement is not None:
             self.turn_ends[task.index] = view.now + self.quantum
+            self.received[task.index] = view.attained(task)
         return placement
+
+    def _is_over(self, task: Task, view: View) -> bool:
+        """Has the task computed for a quantum?  If not, its turn is prolonged: a stop would lose its transfers."""
+        if self.turn_ends[task.index] > view.now:
+            return False
+        mode = task.launch.placement.mode
+        width = mode.gpu_share or mode.cpus / MILLI
+        missing = self.quantum - (view.attained(task) - self.received[task.index]) / width
+        if missing <= ROUNDING * self.quantum:
+            return True
+        self.turn_ends[task.index] = view.now + max(missing, self.quantum / 10)
+        return False
 
     def finished(self, task: Task) -> None:
         self.turn_ends.pop(task.index, None)
+        self.received.pop(task.index, None)
 
     gone = finished
 
@@ -51,7 +75,7 @@ class RoundRobin(ListScheduler):
         while (head := (yield from self.start_in_order(view))) is not None:
             if any(view.fits(mode) for mode in head.modes):
                 break  # the placement rule declines, or the head's data find no room
-            over = [task for task in view.running("start") if self.turn_ends[task.index] <= view.now]
+            over = [task for task in view.running("start") if self._is_over(task, view)]
             found = view.make_room(head, over)
             if found is None:
                 break

@@ -53,7 +53,7 @@ class Bar:
             from tqdm import tqdm
 
             form = "{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-            self.bar = tqdm(total=1.0, file=sys.stderr, leave=False, bar_format=form, ascii=None)
+            self.bar = tqdm(total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0)
             self.bar.start_t -= time.monotonic() - self.begin
         self.bar.update(share - self.bar.n)
 

@@ -235,7 +235,7 @@ class Simulation:
             if launch.stages is not None:
                 if launch.stage == COMPUTE:
                     self.clock._now = now
-                    self.launcher._settle(launch)
+                    self.launcher.compute.settle(launch)
                 self.recorder.launch(launch, LAUNCH_RUNNING, now)
                 self._note_start(launch)
                 for task in launch.tasks:
@@ -413,7 +413,7 @@ class Simulation:
 
     def _start_staged(self, launch: Launch) -> None:
         """The full way: devices may have to become ready, data to move, engines to be shared."""
-        refusal = self.launcher.items_refusal(launch.tasks, launch.placement, 0)
+        refusal = self.launcher.transfers.items_refusal(launch.tasks, launch.placement, 0)
         if refusal is not None:
             raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
         for device in launch.placement.devices:
@@ -521,21 +521,21 @@ class Simulation:
             if wanted != state.frequency:
                 launches = self.launches_on(decision.device)
                 for launch in launches:
-                    self.launcher.materialise(launch)
+                    self.launcher.compute.materialise(launch)
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, decision.device.index, "frequency", float(wanted)))
-                self.launcher.retime(decision.device, launches)
+                self.launcher.compute.retime(decision.device, launches)
 
     def set_slowdown(self, device: Any, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
         state = self._device_state(device)
         launches = self.launches_on(device)
         for launch in launches:
-            self.launcher.materialise(launch)
+            self.launcher.compute.materialise(launch)
         state.slowdown = factor
         state.normal = False
-        self.launcher.retime(device, launches)
+        self.launcher.compute.retime(device, launches)
 
     def set_up(self, device: Any, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired.
@@ -561,7 +561,7 @@ class Simulation:
         self.clock.at(time, FAULT, Timer(lambda _: action()))
 
     def _fetch(self, decision: Fetch) -> None:
-        problem = self.launcher.fetch(decision.item, decision.device, lambda: self._round("change"))
+        problem = self.launcher.transfers.fetch(decision.item, decision.device, lambda: self._round("change"))
         if problem is not None:
             raise self._illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
 

@@ -74,7 +74,7 @@ class EngineView:
 
     def holds(self, task: Task, placement: Placement) -> bool:
         """Is there room for the data the task reads and writes there, besides its own memory?"""
-        refusal = self._simulation.launcher.items_refusal((task,), placement, placement.mode.gpu_memory)
+        refusal = self._simulation.launcher.transfers.items_refusal((task,), placement, placement.mode.gpu_memory)
         return refusal is None
 
     def nodes_fitting(self, mode: Mode) -> list[int]:

@@ -214,6 +214,10 @@ class FetchFromPool(Fetch):
 
     def _submit(self) -> None:
         while len(self.futures) < self.ahead and (job := next(self.to_submit, None)) is not None:
+            self._send(job)
+
+    def _send(self, job: tuple[int, int]) -> None:
+        with _interrupts_held():
             self.futures[job] = self.pool.submit(_work, *job)
 
     def __call__(self, number: int, replication: int) -> Outcome:
@@ -223,13 +227,26 @@ class FetchFromPool(Fetch):
         while (number, replication) not in self.futures:
             job = next(self.to_submit)
             if job >= (number, replication):
-                self.futures[job] = self.pool.submit(_work, *job)
+                self._send(job)
         outcome = self.futures.pop((number, replication)).result()
         self._submit()
         if outcome.values is None:
             # Made again here, where the tables up to the failure can be kept.
             return super().__call__(number, replication)
         return outcome
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, and processes started now never see it: one that still imports would print a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

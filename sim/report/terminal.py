@@ -19,7 +19,7 @@ JOULES: tuple[Unit, ...] = ((1.0, "J"), (1e3, "kJ"), (3.6e6, "kWh"), (3.6e9, "MW
 PER_TIME: tuple[Unit, ...] = ((1 / 86400, "/d"), (1 / 3600, "/h"), (1 / 60, "/min"), (1.0, "/s"))
 
 # A unit is taken from this many of it on: 90 s rather than 1.5 min, but 3.2 min rather than 192 s.
-_FROM = {"min": 2.0, "h": 1.5, "d": 2.0, "kWh": 0.1, "/s": 0.2, "/min": 0.5, "/h": 0.5}
+_FROM = {"min": 2.0, "h": 1.5, "d": 2.0, "kWh": 0.1, "/s": 0.2, "/min": 1.0, "/h": 0.5}
 
 
 def seconds(value: float) -> str:

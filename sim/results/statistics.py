@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from sim.errors import UsageError
 
@@ -48,8 +47,23 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
     mean = float(array.mean()) if count else math.nan
     if count < 2 or not np.isfinite(array).all():
         return Interval(metric, mean, math.nan, math.nan, confidence, count)
-    half = float(stats.t.ppf(0.5 + confidence / 2, count - 1)) * deviation(array) / math.sqrt(count)
+    half = student_quantile(0.5 + confidence / 2, count - 1) * deviation(array) / math.sqrt(count)
     return Interval(metric, mean, mean - half, mean + half, confidence, count)
+
+
+def student_quantile(share: float, freedom: int) -> float:
+    """The quantile of Student's t distribution."""
+    # Not scipy.stats: importing it takes as long as a small run, and single runs need neither.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def student_tail(value: float, freedom: int) -> float:
+    """The probability that Student's t exceeds a value."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -value))
 
 
 def deviation(values: np.ndarray) -> float:
@@ -86,7 +100,7 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
         elif error == 0:
             p = 1.0 if mean == 0 else 0.0
         else:
-            p = float(2 * stats.t.sf(abs(mean) / error, count - 1))
+            p = 2 * student_tail(abs(mean) / error, count - 1)
         found.append((mean, error, p, count))
     testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
     result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
@@ -96,6 +110,6 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
         if holds:
             level = (1 - confidence) / (len(testable) - step)
             holds = p <= level
-        half = float(stats.t.ppf(1 - level / 2, count - 1)) * error
+        half = student_quantile(1 - level / 2, count - 1) * error
         result[index] = Difference(mean, half, p, holds, count)
     return result

@@ -23,13 +23,16 @@ import numpy as np
 from sim.engine.simulation import Simulation
 from sim.errors import InvariantError, RunError
 from sim.model.cluster import Device
-from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
+from sim.model.record import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
 from sim.policy.contract import Decision, Scheduler, Start, Stop, View
 from sim.testing.audit import audit
 from sim.testing.systems import System, small_systems
 
 MakeFor = Callable[[System], Any]
+ROUND_LIMIT = 20_000
+"""Rounds after which a policy on a small system is said to get nowhere although time goes on."""
+
 RULES = ("legal", "ends", "capacity", "hooks", "changes", "repeats", "hash seed")
 
 
@@ -166,7 +169,8 @@ def examine(make_for: MakeFor, system: System, *, may_reject: bool = False) -> l
 
 
 def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
-    accepted = (COMPLETED, REJECTED) if may_reject else (COMPLETED,)
+    # A task whose predecessor was rejected fails.
+    accepted = (COMPLETED, REJECTED, FAILED) if may_reject else (COMPLETED,)
     for row, status in enumerate(record.status.tolist()):
         if status not in accepted:
             name = record.input.tasks.name(row)
@@ -237,6 +241,7 @@ class Watched(Scheduler):
         self._alive: dict[int, Task] = {}
         self._state: dict[int, str] = {}
         self._view: Any = None
+        self._rounds = 0
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -268,6 +273,9 @@ class Watched(Scheduler):
             self.policy.device(device, up)
 
     def schedule(self, view: View) -> Iterator[Decision]:
+        self._rounds += 1
+        if self._rounds > ROUND_LIMIT:
+            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds the tasks have still not ended; do stops undo all progress?")
         decisions = iter(self.policy.schedule(view))
         while True:
             with _Untouched(self, "schedule"):
@@ -388,7 +396,6 @@ def _called(factory: Any) -> str:
 
 def _picklable(factory: Any) -> bool:
     try:
-        pickle.dumps(factory)
+        return b"__main__" not in pickle.dumps(factory)
     except Exception:  # whatever pickle says: a lambda, a local class, an open file inside
         return False
-    return True

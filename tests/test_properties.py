@@ -1,0 +1,95 @@
+"""Random systems × every policy that ships, with the engine's invariants on: nothing lost, nothing oversubscribed,
+nothing that depends on anything but the scenario and its seed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies.admission.accept_all import AcceptAll
+from sim import registry
+from sim.engine.simulation import Simulation
+from sim.model.record import COMPLETED
+from sim.policy import ListScheduler
+from sim.testing import audit, examine, systems
+from sim.testing.conformance import fingerprint
+
+NEED_MORE = ("replay",)
+SCHEDULERS = [name for name in registry.policies("scheduler") if name not in NEED_MORE]
+PLACEMENTS = [None, *registry.policies("placement")]
+PARAMETERS = {
+    "srtf": {"discipline": ["block", "skip"], "margin": [0.0, 0.5]},
+    "priority": {"discipline": ["block", "skip"], "preemptive": [False, True], "aging": [0.0, 0.1]},
+    "edf": {"discipline": ["block", "skip"], "preemptive": [False, True], "drop_expired": [False, True]},
+    "round_robin": {"quantum": [0.3, 2.0]},
+    "processor_sharing": {},
+}
+ORDERS = {"discipline": ["block", "skip"]}
+
+quiet = settings(
+    max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+
+
+def make(name, parameters, placement):
+    item = registry.policy("scheduler", name)
+    if placement is not None and (not inspect.isclass(item) or "placement" in registry.parameters(item)):
+        rule = registry.policy("placement", placement)
+        parameters = {**parameters, "placement": rule() if inspect.isclass(rule) else rule}
+    return item(**parameters) if inspect.isclass(item) else ListScheduler(item, **parameters)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_policy_keeps_every_invariant(name):
+    choices = PARAMETERS.get(name, ORDERS)
+
+    @quiet
+    @given(systems(), st.fixed_dictionaries({key: st.sampled_from(v) for key, v in choices.items()}),
+           st.sampled_from(PLACEMENTS))  # fmt: skip
+    def holds(system, parameters, placement):
+        factory = functools.partial(make, name, parameters, placement)
+        may_reject = bool(parameters.get("drop_expired"))
+        assert examine(lambda _: factory(), system, may_reject=may_reject) == []
+
+    holds()
+
+
+@quiet
+@given(systems())
+def test_the_fast_path_and_the_full_path_give_the_same_tables(system):
+    quick = Simulation(system.run_input(ListScheduler(discipline="skip")), check=True).run()
+    full = Simulation(system.run_input(ListScheduler(discipline="skip")), check=True, fast=False).run()
+    for column in ("status", "start", "finish", "mode", "place"):
+        assert (getattr(quick, column) == getattr(full, column)).all(), column
+    assert audit(full) == []
+
+
+@quiet
+@given(systems())
+def test_checking_changes_nothing(system):
+    one = Simulation(system.run_input(ListScheduler()), check=True).run()
+    two = Simulation(system.run_input(ListScheduler())).run()
+    assert fingerprint(one) == fingerprint(two)
+
+
+@quiet
+@given(systems())
+def test_accepting_all_is_the_same_as_having_no_admission(system):
+    with_it = Simulation(system.run_input(ListScheduler(), AcceptAll()), check=True).run()
+    without = Simulation(system.run_input(ListScheduler()), check=True).run()
+    assert fingerprint(with_it) == fingerprint(without)
+    assert (with_it.status == COMPLETED).all()
+
+
+@quiet
+@given(systems())
+def test_no_task_computes_less_than_its_true_time(system):
+    """No sharing, frequency or gang makes a task faster than alone at nominal speed."""
+    record = Simulation(system.run_input(ListScheduler(discipline="skip")), check=True).run()
+    for row in range(len(system.tasks)):
+        true = system.tasks.time[row, record.mode[row]]
+        assert record.finish[row] - record.start[row] >= true * (1 - 1e-9)
