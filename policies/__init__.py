@@ -33,5 +33,4 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "admission": {
         "accept_all": "policies.admission.accept_all:AcceptAll",
     },
-    "batching": {},
 }

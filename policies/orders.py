@@ -8,16 +8,10 @@ then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in asce
 from __future__ import annotations
 
 from sim.model.tasks import Task
+from sim.policy import arrival_order
 
-
-def fcfs(task: Task) -> float:
-    """First come, first served: the order of arrival.
-
-    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  Nobody starves, and
-    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its
-    mean wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
-    """
-    return task.arrival
+# First come, first served is the list scheduler's own order: it knows of this one that no newcomer becomes the head.
+fcfs = arrival_order
 
 
 def lcfs(task: Task) -> float:

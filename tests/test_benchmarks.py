@@ -17,7 +17,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_figures_come_with_their_targets():
-    done = benchmark("--quick", "--only", "fleet,growth,width")
+    done = benchmark("--quick", "--only", "throughput,growth,width")
     assert done.returncode == 0, done.stderr
     assert "tasks per bare event" in done.stdout
     assert "≤ 1.6 ×" in done.stdout
@@ -43,4 +43,4 @@ def test_every_other_figure_runs(name: str, line: str):
 def test_unknown_figures_are_refused():
     done = benchmark("--only", "nonsense")
     assert done.returncode == 2
-    assert "there are simpy, fleet" in done.stderr
+    assert "there are simpy, throughput" in done.stderr

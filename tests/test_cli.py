@@ -654,7 +654,7 @@ def test_an_error_of_a_later_replication_names_it(here: Path):
         (terminal.rate(40 / 3600), "40/h"), (terminal.rate(12.5), "12.5/s"), (terminal.share(0.63), "63 %"),
         (terminal.count(1240), "1,240"), (terminal.count(12.5), "12.5"), (terminal.plain(1234567890), "1.23e+09"),
         (terminal.pair(12.34, 0.41), "12.34 ± 0.41"), (terminal.pair(1234.5, 98.7), "1,234 ± 99"),
-        (terminal.pair(5.0, 0.0), "5"),
+        (terminal.pair(5.0, 0.0), "5"), (terminal.pair(1.0, 1e-16), "1"),
         (terminal.several([1840, 912, 48], terminal.SECONDS), ["30.7 min", "15.2 min", "0.8 min"]),
     ],
 )  # fmt: skip

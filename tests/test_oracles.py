@@ -214,7 +214,7 @@ def test_dd1_is_exact():
     arrivals = {"process": "deterministic", "interval": "1 s"}
     for size, grows in ((0.75, 0.0), (1.0, 0.0), (1.25, 0.25)):
         entry = {"arrivals": arrivals, "count": 1000, "gpu_time": f"{size} s"}
-        result = sim.run({**scenario(gpus(), entry), "warmup": 0, "workload": [entry]}, check=True)
+        result: Any = sim.run({**scenario(gpus(), entry), "warmup": 0, "workload": [entry]}, check=True)
         assert result.tasks["wait"].tolist() == [n * grows for n in range(1000)]
         assert result.tasks["finish"].tolist() == [max(n, n * size) + size for n in range(1000)]
 
@@ -223,7 +223,8 @@ def test_littles_law_is_exact_on_a_drained_run():
     """L = λ W holds of every single run in which all tasks complete, not only on average."""
     for policy in ("fcfs", "sjf", "srtf"):
         of = {**one_server(0.9, lognormal(), until=2_000, policy=policy), "warmup": 0}
-        in_system, product = littles_law(sim.run(of, seed=9))
+        result: Any = sim.run(of, seed=9)
+        in_system, product = littles_law(result)
         assert in_system == pytest.approx(product, rel=1e-9)
 
 

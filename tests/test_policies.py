@@ -91,6 +91,13 @@ def test_orders_start_the_waiting_tasks_in_their_order(order, expected):
     assert np.argsort(record.start).tolist() == [0, *expected]
 
 
+def test_a_newcomer_that_becomes_the_head_may_start_at_once():
+    """The head needs both cores and is blocked; the shorter newcomer needs the one that is free."""
+    shapes = [Shape([cpu_mode()]), Shape([cpu_mode(2)])]
+    tasks = workload([(0, 0, 10), (1, 1, 5), (2, 0, 1)], shapes)
+    assert run(ListScheduler(sjf), Cluster([node(cpus=2)]), tasks).start.tolist() == [0, 10, 2]
+
+
 def test_sjf_believes_estimates_not_the_truth():
     rows = [(0, 10), (1, 1), (2, 9)]
     record = run(ListScheduler(sjf), *one_server(rows, estimate=[[10], [7], [3]]))

@@ -23,7 +23,6 @@ from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Stop, View, Wait
 
-
 ROUNDING = 1e-6
 """A turn that lacks less than this part of a quantum is over."""
 

@@ -65,14 +65,13 @@ def compare(
             overrides=overrides, workers=workers, progress=bar,
         )  # fmt: skip
     comparison = evaluate(runs, metrics or None, baseline=baseline)
-    where = None if out is None else save_comparison(comparison, runs, out)
     if as_json:
         console.as_json(comparison_json(comparison, runs))
     else:
         _show(comparison, runs)
     _warn(runs, quiet)
-    if where is not None:
-        console.note(f"tables and picture: {where}", quiet)
+    if out is not None:
+        console.note(f"tables and picture: {save_comparison(comparison, runs, out)}", quiet)
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 from sim.cli import console
 from sim.cli.options import JSON, VERBOSITY
 
-KINDS = ("scheduler", "placement", "admission", "batching")
+KINDS = ("scheduler", "placement", "admission")
 
 
 @click.command("list", short_help="List policies, scenarios, trace formats or arrival processes.")
@@ -113,7 +113,7 @@ def _default(value: Any) -> str:
 
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
-    "batching": "batching policies", "trace": "trace formats", "arrivals": "arrival processes",
+    "trace": "trace formats", "arrivals": "arrival processes",
 }  # fmt: skip
 
 

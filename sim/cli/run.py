@@ -48,7 +48,6 @@ def run(
         outcome = run_scenario(
             loaded, seed=seed, replications=replications, check=check, workers=workers, progress=bar
         )
-    where = None if out is None else save(outcome, out)
     if as_json:
         console.as_json(outcome.to_json())
     else:
@@ -58,8 +57,8 @@ def run(
     console.warnings(remarks(outcome), quiet)
     if verbose:
         _details(outcome, loaded)
-    if where is not None:
-        console.note(f"tables and picture: {where}", quiet)
+    if out is not None:  # after the figures: a full disk does not take them away
+        console.note(f"tables and picture: {save(outcome, out)}", quiet)
 
 
 def default_directory(scenario: Any, seed: int | None) -> Path:

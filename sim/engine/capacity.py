@@ -21,6 +21,24 @@ from sim.model.tasks import Mode
 UNLIMITED = 1 << 62
 
 
+def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
+    """When a launch can begin its first stage on a device of which it leaves `free`.
+
+    Capacity whose former user is still saving its state counts as free; a newcomer waits only if it needs that
+    part.  `state.saving` lists (until, amount).
+    """
+    time = state.ready_at
+    if state.saving:
+        state.saving = saving = sorted(entry for entry in state.saving if entry[0] > now)
+        being_saved = sum(amount for _, amount in saving)
+        for until, amount in saving:
+            if being_saved <= free:
+                break
+            being_saved -= amount
+            time = max(time, until)
+    return time
+
+
 class GpuState:
     """The changing side of one accelerator.
 
@@ -31,7 +49,7 @@ class GpuState:
 
     __slots__ = (
         "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "placements", "layout", "relaid", "slices", "engines", "kind",
+        "saving", "placements", "layout", "relaid", "slices", "engines", "kind",
     )  # fmt: skip
 
     def __init__(self, device: Device, node: NodeState, kind: int):
@@ -47,6 +65,7 @@ class GpuState:
         self.frequency = 1.0
         self.slowdown = 1.0
         self.ready_at = 0.0
+        self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
         layouts = device.type.sharing.layouts
         self.layout = tuple(round(s * WHOLE) for s in layouts[0])
@@ -80,6 +99,11 @@ class GpuState:
         return None
 
     @property
+    def left(self) -> int:
+        """Capacity still to be given away."""
+        return self.free
+
+    @property
     def open(self) -> bool:
         """Could a launch of a whole GPU start here, memory aside?"""
         return self.up and not self.asleep and self.free >= WHOLE
@@ -90,7 +114,7 @@ class NodeState:
 
     __slots__ = (
         "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
-        "frequency", "slowdown", "ready_at", "placements",
+        "frequency", "slowdown", "ready_at", "saving", "placements",
     )  # fmt: skip
 
     def __init__(self, node: Node, types: dict[DeviceType, int]):
@@ -111,7 +135,14 @@ class NodeState:
         self.frequency = 1.0
         self.slowdown = 1.0
         self.ready_at = 0.0
+        self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
+
+
+    @property
+    def left(self) -> int:
+        """Capacity (thousandths of cores) still to be given away."""
+        return self.cpu_free
 
 
 class ModeIndex:
@@ -305,7 +336,7 @@ class Capacity:
             if device.type is not mode.type:
                 return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
             by_node[device.node] = by_node.get(device.node, 0) + 1
-            if not state.up or state.asleep:
+            if not state.up or state.asleep or not self.nodes[device.node].up:
                 return f"{device} is {'asleep' if state.asleep else 'down'}"
             if mode.gpus and not state.takes(mode):
                 if mode.gpu_memory > state.room:

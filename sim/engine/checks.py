@@ -148,16 +148,26 @@ class Checker:
             )
             self._require(lying == here.unpinned, f"evictable bytes of {state.device} do not add up")
             self._require(state.room - lying >= 0, f"memory of {state.device} is overfull")
+            copies = sum(
+                places.items[item].size for item, where in enumerate(places.where) if state.device.index in where
+            )
+            early = sum(
+                launch.placement.mode.gpu_memory
+                for launch in simulation.launches_on(state.device)
+                if launch.stages is None or launch.stage != BEFORE
+            )
+            self._require(
+                copies + early <= state.device.type.memory,
+                f"{state.device} holds {copies + early:,} bytes, copies on their way out included",
+            )
         for launch in simulation.running.values():
-            if launch.stages is None or launch.stage in (BEFORE, UPLOAD):
+            if launch.stages is None or launch.stage != COMPUTE:
                 continue
             for device in launch.placement.devices:
                 for task in launch.tasks:
                     for item in task.reads:
-                        written = places.made[item] and not places.where[item]
-                        there = places.present(item, device) or item in task.writes or written
-                        overwritten = launch.stage != COMPUTE or bool(places.where[item])
-                        self._require(there or overwritten, f"{task} computes without {places.items[item].name}")
+                        ready = places.present(item, device) or not places.where[item] or places.version[item]
+                        self._require(bool(ready), f"{task} computes without {places.items[item].name} on {device}")
 
     def _columns(self) -> None:
         """Causality: nothing starts before it is ready or ends before it starts."""

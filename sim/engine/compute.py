@@ -44,7 +44,7 @@ class Compute:
 
     def _admit(self, gpu: GpuState) -> None:
         """Give the compute engine to launches at the head of its queue, in start order, while shares last."""
-        while gpu.engines.queue:
+        while gpu.engines.queue and gpu.up:
             launch = gpu.engines.queue[0]
             share = launch.placement.mode.share
             gpus = [self.capacity.of[device.index] for device in launch.placement.devices]
@@ -225,4 +225,5 @@ def work(launch: Launch) -> float:
     task = launch.task
     if len(launch.tasks) == 1:
         return (mode.fixed + task._time[task.shape.position[mode]]) * (1.0 - task.done)
-    return mode.fixed + sum(t._time[t.shape.position[mode]] * (1.0 - t.done) for t in launch.tasks)
+    times = [t._time[t.shape.position[mode]] * (1.0 - t.done) for t in launch.tasks]
+    return mode.fixed * max(1.0 - t.done for t in launch.tasks) + math.fsum(times)

@@ -62,7 +62,7 @@ class Stages:
 
     __slots__ = (
         "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "waiting", "flows",
-        "items", "busy", "energy", "busy_rate", "watts", "group",
+        "items", "busy", "energy", "busy_rate", "watts", "group", "upload_estimate",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -78,12 +78,14 @@ class Stages:
         self.busy_rate = 0.0
         self.watts = 0.0
         self.group: ShareGroup | None = None
+        self.upload_estimate = 0.0
+        """Of the upload stage, on idle links, as it looked when the stage was asked for."""
 
 
 class History:
     """What a task keeps from its former launches."""
 
-    __slots__ = ("busy", "saved_at", "saved_by", "checkpoint")
+    __slots__ = ("busy", "saved_at", "saved_by", "checkpoint", "last_device")
 
     def __init__(self) -> None:
         self.busy = 0.0
@@ -92,6 +94,8 @@ class History:
         """The location (sim.engine.places) of its saved state, if it has one."""
         self.saved_by = 0.0
         """The time from which that state is there."""
+        self.last_device = -1
+        """The (first) device on which it last computed."""
         self.checkpoint = 0.0
         """The finished fraction that is safe."""
 
@@ -136,7 +140,7 @@ class TransferEngine:
 class Engines:
     """The three engines of one accelerator."""
 
-    __slots__ = ("upload", "download", "computing", "share", "queue", "group")
+    __slots__ = ("upload", "download", "computing", "share", "queue", "group", "staged", "fetching")
 
     def __init__(self, group: ShareGroup | None):
         self.upload = TransferEngine()
@@ -147,3 +151,7 @@ class Engines:
         self.queue: list[Launch] = []
         """Waiting for the compute engine, in start order."""
         self.group = group
+        self.staged: list[Launch] = []
+        """Launches in flight that go through all stages, in start order."""
+        self.fetching = 0
+        """Prefetches under way."""

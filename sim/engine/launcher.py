@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from sim.engine.capacity import Capacity, GpuState
+from sim.engine.capacity import Capacity, GpuState, available_at
 from sim.engine.clock import FINISH, Clock, Timer
 from sim.engine.compute import Compute
 from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, RESTORE, History, Launch, Stages
 from sim.engine.links import Links
 from sim.engine.places import Places, host
 from sim.engine.recorder import Recorder
-from sim.engine.transfers import Transfers
+from sim.engine.transfers import Transfers, items_of
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from sim.model.tasks import Task
 
@@ -57,20 +57,19 @@ class Launcher:
             if isinstance(state, GpuState) and state.relaid:
                 state.relaid = False
                 state.ready_at = max(state.ready_at, self.clock._now) + state.device.type.sharing.reconfigure
-        ready_at = max(state.ready_at for state in states)
+        now = self.clock._now
+        ready_at = max(available_at(state, now, state.left) for state in states)
         for task in launch.tasks:
             if task._history is not None:
                 ready_at = max(ready_at, task._history.saved_by)
-        items = {item: None for task in launch.tasks for item in (*task.reads, *task.writes)}
-        stages.items = tuple(items)
+        stages.items = items_of(launch.tasks) if self.places.items else ()
         for gpu in states:
             if isinstance(gpu, GpuState):
-                if stages.items:
+                gpu.engines.staged.append(launch)
+                if self.places.items:
                     self.places.pin(stages.items, gpu)
-                for item in self.places.evict(gpu):
-                    stages.waiting += 1
-                    self.transfers.write_back(item, gpu, partial(self._prepared, launch))
-        if ready_at > self.clock._now:
+                    stages.waiting += self.transfers.make_room(gpu, partial(self._prepared, launch))
+        if ready_at > now:
             stages.waiting += 1
             timer = Timer(lambda _: self._prepared(launch))
             stages.flows.append(timer)
@@ -129,8 +128,8 @@ class Launcher:
         now = self.clock._now
         for task in launch.tasks:
             for item in task.writes:
-                if not self.places.readers[item]:
-                    self.places.written(item, host(launch.placement.devices[0].node))
+                if self.places.final(item, launch.tasks):
+                    self.places.brought_home(item, host(launch.placement.devices[0].node))
         self._release(launch)
         self.recorder.launch(launch, LAUNCH_COMPLETED, now)
         self.account(launch, now, kept=1.0, complete=True)
@@ -141,10 +140,12 @@ class Launcher:
     def _release(self, launch: Launch) -> None:
         stages = launch.stages
         assert stages is not None
-        if stages.items:
-            for device in launch.placement.devices:
-                state = self.capacity.of[device.index]
-                if isinstance(state, GpuState):
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            if isinstance(state, GpuState):
+                if launch in state.engines.staged:
+                    state.engines.staged.remove(launch)
+                if stages.items:
                     self.places.unpin(stages.items, state)
         self.capacity.give(launch.placement, launch, launch.cores)
 
@@ -195,7 +196,8 @@ class Launcher:
         elif stage == DOWNLOAD:
             progress = 1.0
         kept = self._keep(launch, progress, keep, fault)
-        saving = self._save_seconds(launch) if keep and not fault and any(t.done > 0 for t in launch.tasks) else 0.0
+        # Only what this launch computed is new; what was saved before is saved still.
+        saving = self._save_seconds(launch) if keep and not fault and progress > 0 else 0.0
         launch.stage = OVER
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
@@ -223,9 +225,10 @@ class Launcher:
         for task in launch.tasks if saving else ():
             task._history.saved_by = now + saving
         if saving:
+            mode = launch.placement.mode
             for device in launch.placement.devices:
                 state = self.capacity.of[device.index]
-                state.ready_at = max(state.ready_at, now) + saving
+                state.saving.append((now + saving, mode.share or mode.cpus))
                 state.normal = False
         return saving
 
@@ -252,9 +255,10 @@ class Launcher:
                 task.done = history.checkpoint = 0.0
             if task.done > before:
                 kept_seconds += (task.done - before) / (1.0 - before) * launch.total / len(launch.tasks)
-            if task.done > 0:
+            if task.done > before:
                 history.saved_at = host(device.node)
-            elif not keep:
+                history.last_device = device.index
+            elif task.done == 0 and before > 0:
                 # Spoliation gives back all that earlier launches did as well.
                 for name in ("upload", "compute", "download"):
                     self.recorder.detail(name)[task.index] = 0.0

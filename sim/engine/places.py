@@ -8,12 +8,12 @@ An item written in the run is dropped everywhere after its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sim.engine.capacity import Capacity, GpuState
 from sim.engine.links import Links, Pipe
 from sim.model.cluster import Cluster, Device
-from sim.model.tasks import Item, Tasks
+from sim.model.tasks import Item, Task, Tasks
 
 Way = tuple[Sequence[Pipe], float]
 
@@ -23,16 +23,41 @@ def host(node: int) -> int:
     return -1 - node
 
 
-class GpuItems:
-    """Items on one accelerator: `resident` in order of use (least recent first), `pins` by launches in flight."""
+class Eviction:
+    """An only copy on its way back to the host: its bytes are occupied until it has arrived there."""
 
-    __slots__ = ("resident", "pins", "unpinned")
+    __slots__ = ("size", "version", "waiters")
+
+    def __init__(self, size: int, version: int):
+        self.size = size
+        self.version = version
+        self.waiters: list[Callable[[], None]] = []
+
+
+class GpuItems:
+    """Items on one accelerator: `resident` in order of use (least recent first), `pins` by launches in flight,
+    `leaving` what is being written back."""
+
+    __slots__ = ("resident", "pins", "unpinned", "leaving", "leaving_bytes")
 
     def __init__(self) -> None:
         self.resident: dict[int, None] = {}
         self.pins: dict[int, int] = {}
         self.unpinned = 0
         """Bytes of residents that may be evicted."""
+        self.leaving: list[Eviction] = []
+        self.leaving_bytes = 0
+
+    def leave(self, item: int, size: int, version: int) -> Eviction:
+        eviction = Eviction(size, version)
+        self.leaving.append(eviction)
+        self.leaving_bytes += size
+        return eviction
+
+    def gone(self, eviction: Eviction) -> None:
+        if eviction in self.leaving:
+            self.leaving.remove(eviction)
+            self.leaving_bytes -= eviction.size
 
 
 class Places:
@@ -47,9 +72,14 @@ class Places:
         hosts = {host(node.index): None for node in cluster.nodes}
         self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)
+        """Tasks that read an item and have not ended."""
+        self.writers = [0] * len(tasks.items)
+        self.version = [0] * len(tasks.items)
+        """Grows with every writing, so that bytes under way are not taken for what was written since."""
         for row in tasks.writes or ():
             for index in row:
                 self.made[index] = True
+                self.writers[index] += 1
         for row in tasks.reads or ():
             for index in row:
                 self.readers[index] += 1
@@ -158,29 +188,50 @@ class Places:
                 del self.where[item][gpu.device.index]
         return back
 
-    def written_back(self, item: int, gpu: GpuState) -> None:
+    def written_back(self, item: int, gpu: GpuState, version: int) -> None:
+        """The evicted copy has reached the host, unless the item was written anew meanwhile."""
         copies = self.where[item]
-        if gpu.device.index in copies and item not in self.on(gpu.device).resident:
+        if version != self.version[item] or gpu.device.index not in copies:
+            return
+        copies[host(gpu.device.node)] = None
+        if item not in self.on(gpu.device).resident:
             del copies[gpu.device.index]
-            copies[host(gpu.device.node)] = None
 
-    def arrived(self, item: int, location: int) -> None:
-        """A copy reached a location (on its way or at its end)."""
-        if self.where[item] or not self.made[item]:
+    def arrived(self, item: int, location: int, version: int) -> None:
+        """A copy reached a location (on its way or at its end), unless it is out of date by now."""
+        if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
     def written(self, item: int, location: int) -> None:
         """A task wrote the item there: all other copies are void."""
+        self.version[item] += 1
         for other in self.where[item]:
             if other >= 0 and other != location:
                 self._forget(item, other)
         self.where[item] = {location: None}
 
-    def read(self, item: int) -> None:
-        """One of its readers has ended for good."""
-        self.readers[item] -= 1
-        if self.readers[item] == 0 and self.made[item]:
-            self.discard(item)
+    def brought_home(self, item: int, location: int) -> None:
+        """The final copy was downloaded; the device's is not needed any more."""
+        for other in self.where[item]:
+            if other >= 0:
+                self._forget(item, other)
+        self.where[item] = {location: None}
+
+    def final(self, item: int, by: Sequence[Task]) -> bool:
+        """Will nobody but these tasks, which are about to end, read or write the item again?"""
+        own_reads = sum(item in task.reads for task in by)
+        own_writes = sum(item in task.writes for task in by)
+        return self.readers[item] <= own_reads and self.writers[item] <= own_writes
+
+    def ended(self, task: Task) -> None:
+        """A task is over: items without a reader or writer to come are dropped, results brought home stay."""
+        for item in task.writes:
+            self.writers[item] -= 1
+        for item in task.reads:
+            self.readers[item] -= 1
+            unused = not self.readers[item] and not self.writers[item]
+            if unused and self.made[item] and item not in task.writes:
+                self.discard(item)
 
     def discard(self, item: int) -> None:
         for location in self.where[item]:
@@ -188,8 +239,24 @@ class Places:
                 self._forget(item, location)
         self.where[item] = {}
 
+    def lose(self, device: Device) -> list[int]:
+        """A device failed: its copies are gone.  Returns the items that have no copy left and are still wanted."""
+        lost = []
+        here = self.on(device)
+        for item, copies in enumerate(self.where):
+            if device.index in copies:
+                del copies[device.index]
+                self._forget(item, device.index)
+                if not copies and self.readers[item]:
+                    lost.append(item)
+        here.leaving.clear()
+        here.leaving_bytes = 0
+        return lost
+
     def drop(self, item: int, device: Device) -> str | None:
         """A policy's Drop: why not, or None once done."""
+        if not 0 <= item < len(self.items):
+            return "there is no such item"
         copies = self.where[item]
         if device.index not in copies:
             return f"{device} holds no copy of {self.items[item].name}"

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from sim.engine.capacity import Capacity
+from sim.engine.capacity import Capacity, GpuState, available_at
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
-from sim.engine.launch import COMPUTE, Launch
+from sim.engine.launch import COMPUTE, RESTORE, Launch
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
 from sim.engine.places import Places
@@ -71,6 +71,7 @@ class Simulation:
         self.admission = run.admission
         self.clock = Clock()
         self.clock.end = run.horizon
+        self.clock.round_due = True  # one round before anything happens, for policies that prepare
         self.capacity = Capacity(run.cluster)
         self.links = Links(run.cluster, self.clock)
         self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
@@ -87,7 +88,8 @@ class Simulation:
         self.decisions = 0
         self.rounds = 0
         self._quick = self._quick_modes() if fast and self.tasks.plain else frozenset()
-        self._launches = 0
+        self.last_launch = 0
+        """Number of the last launch (or prefetch), in start order."""
         self.by_user: dict[str, float] | None = None
         """Device-seconds received by user, of ended tasks; kept from the first question on."""
         self._wake_on = "change"
@@ -105,10 +107,11 @@ class Simulation:
         self._hooks()
         self.graph = None if self.tasks.predecessors is None else Graph(self.tasks.predecessors)
         self.patience = None if self.tasks.expires is None else Patience(self.clock, self._expire)
+        self._lost_items: dict[int, None] = {}
         self._linked = self.graph is not None or bool(run.closed) or bool(self.tasks.items)
         """Does the end of a task concern others (successors, clients of a closed loop, readers of its data)?"""
         self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
-        unconditional = run.admission is None and self.graph is None and self.patience is None
+        unconditional = not (run.admission or self.graph or self.patience or self.tasks.items)
         deliver = self._make_ready if unconditional else self._admit
         self.sources = Sources(run, self.clock, self._status, deliver, progress)
         self.checker = Checker(self) if check else None
@@ -246,7 +249,7 @@ class Simulation:
     def record(self, end: float) -> Record:
         """Close the books at a time."""
         self._close(end)
-        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self._launches}
+        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
         return self.recorder.record(end, {name: float(value) for name, value in stats.items()})
 
     # Arrivals -----------------------------------------------------------------------------------------------
@@ -268,6 +271,11 @@ class Simulation:
                 raise self._illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
         if self.patience is not None and task.expires < math.inf:
             self.patience.watch(task)
+        if self._lost_items:
+            lost = self._lost_input(task)
+            if lost is not None:
+                self._end_task(task, FAILED, f"its input {lost} was lost in a failure")
+                return
         graph = self.graph
         if graph is not None and graph.missing[task.index]:
             task.state = BLOCKED
@@ -353,7 +361,7 @@ class Simulation:
                 cores = self.capacity.quick_take(placement)
                 if cores >= 0:
                     now = self.clock._now
-                    self._launches = number = self._launches + 1
+                    self.last_launch = number = self.last_launch + 1
                     launch = Launch(self._finish_quick_method, number, task, placement, now)
                     launch.cores = cores
                     launch.position = position
@@ -391,7 +399,7 @@ class Simulation:
         """Occupy a validated placement and start the first stage."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
-        self._launches = number = self._launches + 1
+        self.last_launch = number = self.last_launch + 1
         launch = Launch(self._finish_quick_method, number, task, placement, now)
         launch.tasks = batch
         launch.position = task.shape.position[mode]
@@ -418,7 +426,7 @@ class Simulation:
             raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
-            at_once = state.ready_at <= self.clock._now and state.up and not state.asleep
+            at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
             if not state.normal and at_once and state.frequency == state.slowdown == 1.0:
                 state.normal = True  # for the next launch; this one gets here only if something was unusual
         self.launcher.begin(launch)
@@ -443,8 +451,10 @@ class Simulation:
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
             raise self._illegal(f"moved {task}, which runs in a batch of {len(launch.tasks)}")
-        if placement.mode not in task.shape.position:
-            raise self._illegal(f"moved {task} to mode {placement.mode}, which it lacks")
+        position = task.shape.position.get(placement.mode)
+        if position is None or (task.allowed is not None and position not in task.allowed):
+            may_not = "lacks" if position is None else "may not use"
+            raise self._illegal(f"moved {task} to mode {placement.mode}, which it {may_not}")
         if not task.shape.preemptible:
             raise self._illegal(f"moved {task}, which is not preemptible")
         self._note_start(launch)
@@ -498,6 +508,8 @@ class Simulation:
         log = self.recorder.device_log
         if wanted == "off":
             busy = self.launches_on(decision.device)
+            if isinstance(state, GpuState) and state.engines.fetching:
+                raise self._illegal(f"puts {decision.device} to sleep while data are being brought there")
             if busy:
                 raise self._illegal(f"puts {decision.device} to sleep while {busy[0].task} runs there")
             if not state.asleep:
@@ -536,6 +548,7 @@ class Simulation:
         state.slowdown = factor
         state.normal = False
         self.launcher.compute.retime(device, launches)
+        self._round("change")
 
     def set_up(self, device: Any, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired.
@@ -552,16 +565,51 @@ class Simulation:
         lost = [device] if device.type.kind != "cpu" else [device, *self.input.cluster.nodes[device.node].accelerators]
         for launch in {launch.number: launch for one in lost for launch in self.launches_on(one)}.values():
             self._stop_launch(launch, keep=True, fault=True)
+        if not up and self.places.items:
+            for one in lost:
+                self._lose_data(one)
         self.capacity.changed(state)
         self._call(self.scheduler.device, device, up)
         self._round("release" if up else "change")
+
+    def _lose_data(self, device: Any) -> None:
+        """Copies on a failed device are gone; who still needs an item without any other copy fails.
+
+        A launch that is already uploading such an item is stopped with its task; others find out when they
+        arrive or wait.
+        """
+        if device.type.kind == "cpu":
+            return
+        items = self.places.lose(device)
+        self._lost_items.update(dict.fromkeys(items))
+        if not items:
+            return
+        for launch in list(self.running.values()):
+            early = launch.stages is not None and launch.stage < RESTORE
+            if early and any(self._lost_input(task) is not None for task in launch.tasks):
+                self._stop_launch(launch, keep=True, fault=True)
+        blocked = [] if self.graph is None else list(self.graph.blocked.values())
+        for task in [*self.waiting.values(), *blocked]:
+            lost = self._lost_input(task)
+            if lost is not None and task.state in (WAITING, BLOCKED):
+                self._end_task(task, FAILED, f"its input {lost} was lost with {device}")
+
+    def _lost_input(self, task: Task) -> str | None:
+        """The name of an item the task reads that nobody has any more and nobody will write again."""
+        for item in task.reads:
+            if item in self._lost_items and not self.places.where[item] and item not in task.writes:
+                return self.places.items[item].name
+        return None
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time, in the order of faults (before arrivals, after finishes)."""
         self.clock.at(time, FAULT, Timer(lambda _: action()))
 
     def _fetch(self, decision: Fetch) -> None:
-        problem = self.launcher.transfers.fetch(decision.item, decision.device, lambda: self._round("change"))
+        self.last_launch += 1  # a place in the start order of the upload engine
+        problem = self.launcher.transfers.fetch(
+            decision.item, decision.device, self.last_launch, lambda: self._round("change")
+        )
         if problem is not None:
             raise self._illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
 
@@ -683,8 +731,8 @@ class Simulation:
 
     def _after(self, task: Task) -> None:
         """What the end of a task sets free: items, successors, a client of a closed loop."""
-        for item in task.reads:
-            self.places.read(item)
+        if self.places.items:
+            self.places.ended(task)
         completed = self._status[task.index] == COMPLETED
         if self.graph is not None:
             if completed:

@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from sim.engine.capacity import GpuState, NodeState, host_part
-from sim.engine.launch import COMPUTE, Launch
+from sim.engine.capacity import GpuState, NodeState, available_at, host_part
+from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
-from sim.engine.places import host
-from sim.model.cluster import WHOLE, Cluster, Device
+from sim.engine.transfers import items_of
+from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Task
 from sim.policy.contract import PlacementRule
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
+
+
+Engine = Literal["stream", "upload", "compute", "download"]
+
+
+class StageEstimate(NamedTuple):
+    """Seconds of each stage of a launch that has not begun."""
+
+    ready: float
+    """Until its devices are ready: state being saved, waking, reconfiguring."""
+    write_back: float
+    upload: float
+    restore: float
+    compute: float
+    download: float
+
+    @property
+    def total(self) -> float:
+        return max(self.ready, self.write_back) + self.upload + self.restore + self.compute + self.download
+
+
+class EngineTimes(NamedTuple):
+    """When the engines of an accelerator are free, and when the last launch looked at ends."""
+
+    upload: float
+    compute: float
+    download: float
+    end: float
 
 
 class EngineView:
@@ -36,6 +64,7 @@ class EngineView:
         self.nodes = NodeColumns(simulation)
         self.first = simulation.capacity.first
         self._with_items = bool(simulation.tasks.items)
+        self._specs: dict[DeviceType, int] = {}
 
     @property
     def now(self) -> float:
@@ -72,9 +101,11 @@ class EngineView:
                     return placement
         return None
 
-    def holds(self, task: Task, placement: Placement) -> bool:
-        """Is there room for the data the task reads and writes there, besides its own memory?"""
-        refusal = self._simulation.launcher.transfers.items_refusal((task,), placement, placement.mode.gpu_memory)
+    def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
+        """Is there room for the data these tasks read and write there, besides their own memory?"""
+        if isinstance(tasks, Task):
+            tasks = (tasks,)
+        refusal = self._simulation.launcher.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
     def nodes_fitting(self, mode: Mode) -> list[int]:
@@ -112,69 +143,104 @@ class EngineView:
                     found.append(placement_here)
         return found
 
-    def fits(self, mode: Mode, placement: Placement | None = None) -> bool:
+    def alike(self, task: Task, mode: Mode) -> bool:
+        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
+        kind = mode.type
+        if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
+            return False
+        specs = self._specs.get(kind)
+        if specs is None:
+            nodes = self.cluster.nodes
+            having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
+            specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
+        return specs == 1 and all(state.normal for state in self._capacity.of)
+
+    def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
-            return self._capacity.refusal(placement) is None
+            return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
         return bool(self._capacity.mask(mode)) or (mode.span_any and self.first(mode) is not None)
 
     # How long? ------------------------------------------------------------------------------------------------
 
     def duration(self, task: Task, placement: Placement) -> float:
-        mode = placement.mode
-        position = task.shape.position[mode]
-        seconds = (mode.fixed + task.estimates[position]) * (1.0 - task.done) / self._speed(placement)
-        seconds += self.transfer(task, placement)
-        if not mode.on_cpu and (task.bytes_out or mode.download.fixed or mode.download.per_item):
-            seconds += mode.download.fixed + mode.download.per_item
-            if task.bytes_out:
-                seconds += Links.alone(self._links.down(placement.devices[0]), task.bytes_out / mode.gpus)
-        ready_at = max(self._capacity.of[device.index].ready_at for device in placement.devices)
-        return seconds + max(0.0, ready_at - self.now)
+        return self.stages((task,), placement).total
 
-    def _speed(self, placement: Placement) -> float:
+    def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
+        """What each stage would take if these tasks started there now, on idle links and engines.
+
+        Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
+        """
+        mode = placement.mode
+        transfers = self._simulation.launcher.transfers
+        now = self.now
+        needed = mode.share or mode.cpus
         states = [self._capacity.of[device.index] for device in placement.devices]
-        return min(state.frequency / state.slowdown for state in states)
+        ready = max(available_at(state, now, state.left - needed) for state in states)
+        left = [self._left(task) for task in tasks]
+        works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
+        rate = min(state.frequency / state.slowdown for state in states)
+        if mode.span_speed != 1.0 and len({device.node for device in placement.devices}) > 1:
+            rate *= mode.span_speed
+        restored = [t for t in tasks if t._history is not None and t.done > 0 or t.state == RUNNING]
+        return StageEstimate(
+            ready=max(0.0, ready - now),
+            write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
+            upload=transfers.upload_seconds(tasks, placement),
+            restore=sum(task.shape.stopping.restore for task in restored),
+            compute=(mode.fixed * max(left) + math.fsum(works)) / rate,
+            download=transfers.download_seconds(tasks, placement),
+        )
 
-    def transfer(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds of upload if the task started there now, on idle links."""
-        mode = placement.mode
+    def _left(self, task: Task) -> float:
+        """The estimated part of the work still to do, of a running task its progress included."""
+        launch = task.launch
+        if task.state != RUNNING or launch is None:
+            return 1.0 - task.done
+        mode = launch.placement.mode
+        whole = mode.fixed + task.estimates[task.shape.position[mode]]
+        return self._remaining(launch) / whole if whole > 0 else 0.0
+
+    def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
+        """Seconds until only copies that a start there would evict are on the host."""
         longest = 0.0
         for device in placement.devices:
-            seconds = 0.0
-            size = 0.0
-            if not mode.on_cpu and task.done == 0:
-                size = task.bytes_in / mode.gpus
-                seconds = mode.upload.fixed + mode.upload.per_item
-            if self._with_items:
-                for item in self._places.missing(task.reads, device):
-                    source = self._places.source(item, device)
-                    if source is None:
-                        continue
-                    if source == host(device.node):
-                        size += self._places.items[item].size
-                    else:
-                        for way, _ in self._places.hops(source, device):
-                            seconds += Links.alone(way, self._places.items[item].size)
+            state = self._capacity.of[device.index]
+            if not isinstance(state, GpuState):
+                continue
+            here = self._places.on(device)
+            wanted = items_of(tasks)
+            claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
+            kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
+            lacking = claim - (state.room - here.unpinned + kept)
+            size = 0
+            for item in here.resident:
+                if lacking <= 0:
+                    break
+                if item in here.pins or item in wanted:
+                    continue
+                lacking -= self._places.items[item].size
+                if len(self._places.where[item]) == 1:
+                    size += self._places.items[item].size
             if size:
-                seconds += Links.alone(self._links.up(device), size)
-            longest = max(longest, seconds)
+                longest = max(longest, Links.alone(self._links.down(device), size))
         return longest
 
     def remaining(self, task: Task) -> float:
         launch = task.launch
         if task.state != RUNNING or launch is None:
             return task.shortest_remaining
-        return self._remaining(launch, task)
+        return self._remaining(launch)
 
-    def _remaining(self, launch: Launch, task: Task) -> float:
-        """Estimated compute seconds left at rate 1; 0 after an overrun."""
+    def _remaining(self, launch: Launch) -> float:
+        """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
         mode = launch.placement.mode
-        if len(launch.tasks) == 1:
-            planned = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        tasks = launch.tasks
+        if len(tasks) == 1:
+            task = launch.task
+            planned = (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
         else:
-            planned = mode.fixed + sum(
-                t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in launch.tasks
-            )  # fmt: skip
+            works = [t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in tasks]
+            planned = mode.fixed * max(1.0 - t.done for t in tasks) + math.fsum(works)
         if launch.stages is None:
             return max(0.0, planned - (self.now - launch.decided))
         if launch.stage < COMPUTE:
@@ -185,18 +251,102 @@ class EngineView:
         return max(0.0, planned - done)
 
     def expected_finish(self, task: Task) -> float:
-        """When a running task will end, as far as its estimate and present rate tell; never before now."""
         launch = task.launch
-        rate = 1.0 if launch.stages is None else (launch.rate or 1.0)
-        return self.now + self._remaining(launch, task) / rate
+        if launch.stages is None:
+            return self.now + self._remaining(launch)
+        return self._pipeline(launch).end
+
+    def _pipeline(self, launch: Launch) -> EngineTimes:
+        """When a launch will be through its engines: those before it on its first accelerator are followed
+        through upload, compute and download in start order, as the engines serve them."""
+        lead = self._capacity.of[launch.placement.devices[0].index]
+        before = lead.engines.staged if isinstance(lead, GpuState) else [launch]
+        times = EngineTimes(self.now, self.now, self.now, self.now)
+        for other in before:
+            times = self._follow(other, times)
+            if other is launch:
+                break
+        return times
+
+    def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
+        """The engines' next free times once they have served this launch too."""
+        now = self.now
+        stages = launch.stages
+        assert stages is not None
+        transfers = self._simulation.launcher.transfers
+        down = transfers.download_seconds(launch.tasks, launch.placement)
+        if launch.stage == DOWNLOAD:
+            began = stages.download_start
+            end = max(now, began + down) if began == began else free.download + down
+            return EngineTimes(free.upload, free.compute, end, end)
+        if launch.stage == COMPUTE:
+            uploaded, rate = now, launch.rate or 1.0
+            computed = now + self._remaining(launch) / rate
+        else:
+            uploaded = self._upload_end(launch, free.upload)
+            alone = launch.placement.mode.share == WHOLE
+            computed = max(uploaded, free.compute if alone else now) + self._remaining(launch)
+        end = max(computed, free.download if down else computed) + down
+        return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)
+
+    def _upload_end(self, launch: Launch, upload_free: float) -> float:
+        stages = launch.stages
+        assert stages is not None
+        if launch.stage in (RESTORE, QUEUED):
+            return self.now
+        if launch.stage == UPLOAD:
+            began = stages.upload_start
+            if began == began:
+                return max(self.now, began + stages.upload_estimate)
+            return upload_free + stages.upload_estimate
+        states = [self._capacity.of[device.index] for device in launch.placement.devices]
+        ready = max(available_at(state, self.now, state.left) for state in states)
+        seconds = self._simulation.launcher.transfers.upload_seconds(launch.tasks, launch.placement)
+        return max(upload_free, ready) + seconds
+
+    def free_at(self, device: Device, engine: Engine = "stream") -> float:
+        """When an engine of a device will have served everything in flight; "stream": when one more whole launch
+        may start there (for cores: when one is free)."""
+        if engine == "stream":
+            state = self._capacity.of[device.index]
+            if state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
+                return self.now
+            ends = [self.expected_finish(task) for task in self.running_on(device)]
+            return min(ends, default=self.now)
+        times = EngineTimes(self.now, self.now, self.now, self.now)
+        for launch in self._simulation.launches_on(device):
+            if launch.stages is not None:
+                times = self._follow(launch, times)
+            else:
+                times = times._replace(compute=max(times.compute, self.now + self._remaining(launch)))
+        return float(getattr(times, engine))
 
     # Who? ---------------------------------------------------------------------------------------------------
 
     def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
-        tasks = [task for launch in self._simulation.running.values() for task in launch.tasks]
+        launches = list(self._simulation.running.values())
         if by == "finish":
-            tasks.sort(key=self.expected_finish)
-        return tasks
+            launches.sort(key=lambda launch: self.expected_finish(launch.task))
+        return [task for launch in launches for task in launch.tasks]
+
+    def running_on(self, device: Device) -> list[Task]:
+        """Running tasks on a device, in the order of their start."""
+        return [task for launch in self._simulation.launches_on(device) for task in launch.tasks]
+
+    def placement_of(self, task: Task) -> Placement | None:
+        """Where a running task runs."""
+        return None if task.launch is None else task.launch.placement
+
+    def stage_of(self, task: Task) -> str | None:
+        """The stage of a running task's launch: preparing, upload, restore, queued for compute, compute, download."""
+        launch = task.launch
+        if launch is None:
+            return None
+        return "compute" if launch.stages is None else STAGE_NAMES[launch.stage]
+
+    def batch_of(self, task: Task) -> tuple[Task, ...]:
+        """The tasks of a running task's launch."""
+        return () if task.launch is None else task.launch.tasks
 
     def waiting(self) -> Iterable[Task]:
         return self._simulation.waiting.values()
@@ -237,12 +387,8 @@ class EngineView:
                 total += task.shortest_remaining
         for launch in self._simulation.running.values():
             used = launch.placement.mode.type
-            if kind is None or kind in (used.kind, used.name):
-                total += sum(
-                    self._remaining(launch, task)
-                    for task in launch.tasks[:1]
-                    if class_ is None or task.class_ == class_
-                )
+            if (kind is None or kind in (used.kind, used.name)) and class_ in (None, launch.task.class_):
+                total += self._remaining(launch)
         return total
 
     def attained(self, who: Task | str) -> float:
@@ -333,14 +479,13 @@ class EarliestFit:
         self.placement: Placement | None = None
         self._capacity = view._capacity
         self._sketches: dict[int, NodeState] = {}
+        self._known = view._simulation.last_launch
         self._find()
 
     def _find(self) -> None:
         now_fitting = self.view.fit(self.task) if self.mode is None else self.view.first(self.mode)
         if now_fitting is not None:
             self.time, self.placement = self.view.now, now_fitting
-            for device in now_fitting.devices:
-                self._sketch(device.node)
             return
         modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
         seen: set[int] = set()
@@ -363,8 +508,16 @@ class EarliestFit:
                         return
 
     def _sketch(self, number: int) -> NodeState:
+        """The node as it will be at the shadow time, as far as is known."""
         if number not in self._sketches:
-            self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+            sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+            # What was started since the shadow was found may be over by then.
+            for launch in reversed(self.view._simulation.running.values()):
+                if launch.number <= self._known:
+                    break
+                here = any(device.node == number for device in launch.placement.devices)
+                if here and self.view.expected_finish(launch.task) <= self.time:
+                    self._capacity.release(sketch, launch.placement, launch)
         return self._sketches[number]
 
     def survives(self, task: Task, placement: Placement) -> bool:
@@ -384,7 +537,8 @@ class EarliestFit:
         if len(mine) == 1:
             again = self._capacity.on_sketch(sketches[next(iter(mine))], mode)
         else:
-            again = self._capacity._across(mode, [sketches[number] for number in sorted(mine)])
+            everywhere = [sketches.get(node.index) or self._sketch(node.index) for node in self._capacity.nodes]
+            again = self._capacity._across(mode, everywhere)
         if again is None:
             return False
         self.placement = again

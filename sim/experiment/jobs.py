@@ -238,7 +238,10 @@ class FetchFromPool(Fetch):
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile, and processes started now never see it: one that still imports would print a traceback."""
+    """Ctrl-C waits meanwhile, and processes started now never see it.
+
+    One that is still importing would answer it with a traceback.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -11,13 +11,13 @@ from sim.errors import UnknownName, UsageError
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
 
-_BESIDE = ("placement", "admission", "batching")
+_BESIDE = ("placement", "admission")
 
 
 def named_policy(policy: PolicyLike) -> tuple[str, Any]:
     """A label for people, and the value for `policy:` in a scenario.
 
-    In a text the first name is the scheduler; those after a `+` are a placement, an admission or a batching
+    In a text the first name is the scheduler; those after a `+` are a placement or an admission
     policy, whichever knows the name.  A text that begins with `{` is a mapping in YAML.
     A class or function is registered under its own name; UsageError if another policy has that name.
     """
@@ -74,7 +74,7 @@ def _from_text(text: str) -> tuple[str, Any]:
         kinds = [kind for kind in _BESIDE if name in registry.policies(kind)]
         if not kinds:
             everything = [other for kind in _BESIDE for other in registry.policies(kind)]
-            raise UnknownName("placement, admission or batching policy", name, everything, " (hetsim list policies)")
+            raise UnknownName("placement or admission policy", name, everything, " (hetsim list policies)")
         if kinds[0] == "placement":
             value["scheduler"]["placement"] = name
         else:

@@ -26,6 +26,10 @@ class StageTime:
     fixed: float = 0.0
     per_item: float = 0.0
 
+    def of(self, count: int) -> float:
+        """Seconds for a launch of so many tasks."""
+        return self.fixed + self.per_item * count
+
 
 @dataclass(frozen=True, eq=False)
 class Mode:
@@ -282,7 +286,8 @@ class Task:
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
-        return sorted(self.allowed or range(count), key=self.estimates.__getitem__)
+        modes, estimates = self.shape.modes, self.estimates
+        return sorted(self.allowed or range(count), key=lambda i: estimates[i] + modes[i].fixed)
 
     def __repr__(self) -> str:
         return f"task {self.id}"

@@ -23,7 +23,7 @@ def comparison(found: Comparison) -> Figure:
     """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
     metrics = shown_metrics(found)
     policies = [str(name) for name in found.table.index]
-    columns = min(COLUMNS, len(metrics))
+    columns = 2 if len(metrics) == 4 else min(COLUMNS, len(metrics))
     rows = math.ceil(len(metrics) / columns)
     picture = figure(1.6 + 2.8 * columns, 0.5 + rows * (0.8 + 0.32 * len(policies)))
     panels = picture.subplots(rows, columns, squeeze=False, sharey=True)

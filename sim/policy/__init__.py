@@ -6,7 +6,6 @@ from sim.policy.contract import (
     WAIT_FOR_RELEASE,
     Accept,
     Admission,
-    Batching,
     Decision,
     Defer,
     Drop,
@@ -30,7 +29,7 @@ from sim.policy.lists import Discipline, ListScheduler, arrival_order
 from sim.policy.queues import TaskQueue
 
 __all__ = [
-    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Batching", "Decision", "Defer",
+    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Decision", "Defer",
     "Discipline", "Drop", "Fetch", "Hold", "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem",
     "Planner", "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
 ]  # fmt: skip

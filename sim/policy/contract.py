@@ -214,16 +214,6 @@ class Admission:
         """A task completed (for policies that estimate rates)."""
 
 
-class Batching:
-    """Base of batching policies: how many of a service's queue go now."""
-
-    policy_kind: ClassVar[str] = "batching"
-
-    def next_batch(self, queue: Any, device: Device, view: View) -> Any:
-        """Take(n), Take(tasks), Drop(tasks) or Wait(until, count)."""
-        raise NotImplementedError
-
-
 class Shadow(Protocol):
     """When and where a task that does not fit now could start, as far as estimates tell."""
 
@@ -270,16 +260,28 @@ class View(Protocol):
         """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node."""
         ...
 
-    def holds(self, task: Task, placement: Placement) -> bool:
+    def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
         """Is there room for the data the task reads and writes there, besides its own memory?"""
         ...
 
-    def fits(self, mode: Mode, placement: Placement | None = None) -> bool:
-        """Does a mode fit somewhere, or just there, now?"""
+    def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
+        """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
         ...
 
     def duration(self, task: Task, placement: Placement) -> float:
         """Estimated seconds from a start there now to its finish: missing data, remaining work, download."""
+        ...
+
+    def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
+        """The same by stage, of one task or a batch: ready, write_back, upload, restore, compute, download."""
+        ...
+
+    def expected_finish(self, task: Task) -> float:
+        """When a running task will end, as far as estimates, present rates and the launches before it tell."""
+        ...
+
+    def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
+        """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
         ...
 
     def remaining(self, task: Task) -> float:
@@ -289,6 +291,25 @@ class View(Protocol):
     def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
         """Running tasks by estimated finish or by start."""
         ...
+
+    def running_on(self, device: Device) -> list[Task]:
+        """Running tasks on a device, in the order of their start."""
+        ...
+
+    def placement_of(self, task: Task) -> Placement | None:
+        """Where a running task runs."""
+        ...
+
+    def stage_of(self, task: Task) -> str | None:
+        """The stage of a running task's launch."""
+        ...
+
+    def batch_of(self, task: Task) -> tuple[Task, ...]:
+        """The tasks of a running task's launch."""
+        ...
+
+    @property
+    def waiting_count(self) -> int: ...
 
     def waiting(self) -> Iterable[Task]:
         """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""

@@ -25,7 +25,12 @@ Discipline = Literal["block", "skip"]
 
 
 def arrival_order(task: Task) -> float:
-    """First come, first served."""
+    """First come, first served: the order of arrival.
+
+    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  Nobody starves, and
+    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its
+    mean wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
+    """
     return task.arrival
 
 
@@ -67,7 +72,11 @@ class ListScheduler(Scheduler):
             yield from self._skipping(view)
             return
         head = yield from self.start_in_order(view)
-        yield WAIT_FOR_READY if head is None else WAIT_FOR_RELEASE
+        if head is None:
+            yield WAIT_FOR_READY
+        else:
+            # Behind a blocked head a newcomer cannot help, unless it can become the head itself.
+            yield WAIT_FOR_RELEASE if self.order is arrival_order else WAIT_FOR_CHANGE
 
     def start_in_order(self, view: View) -> Generator[Decision, None, Task | None]:
         """Start from the head on until one does not fit: returns that task, or None when the queue is empty."""

@@ -141,7 +141,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.known("makespan"):
         rows.append(["makespan", figures.text("makespan")])
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
-        if figures.known(f"{kind}_utilisation"):
+        if figures.known(f"{kind}_utilisation") and figures(f"{kind}_allocation")[0] > 0:
             busy, held = figures.text(f"{kind}_utilisation"), figures.text(f"{kind}_allocation")
             rows.append([name, busy if busy == held else f"{busy} (held {held})"])
     if figures.known("slo_attainment"):
@@ -150,7 +150,9 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
     rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
     if figures("energy_j")[0] > 0:
-        rows.append(["energy", f"{figures.text('energy_j')} (idle {figures.text('energy_idle_j')})"])
+        joules, halves = zip(figures("energy_j"), figures("energy_idle_j"), strict=True)
+        total, idle = terminal.several(joules, terminal.JOULES, halves)
+        rows.append(["energy", f"{total} (idle {idle})"])
     return rows
 
 

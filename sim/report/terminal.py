@@ -116,7 +116,7 @@ def pair(value: float, half: float) -> str:
     """`12.3 ± 0.4`: the half-width to two figures, the value to the digits which that leaves."""
     if not (math.isfinite(value) and math.isfinite(half)):
         return figures(value)
-    if half == 0:
+    if half <= 1e-9 * abs(value):
         return figures(value)  # the same in every run
     places = min(9, max(0, 1 - math.floor(math.log10(half))))
     return f"{value:,.{places}f} ± {half:,.{places}f}"

@@ -275,7 +275,7 @@ class Watched(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         self._rounds += 1
         if self._rounds > ROUND_LIMIT:
-            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds the tasks have still not ended; do stops undo all progress?")
+            raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; do stops undo all progress?")
         decisions = iter(self.policy.schedule(view))
         while True:
             with _Untouched(self, "schedule"):

@@ -1,0 +1,441 @@
+"""The shipped scenarios: each loads, runs and is described, and every figure in a description is what comes out.
+
+The table in scenarios/README.md is made from the files: `python tests/test_shipped_scenarios.py` writes it.
+"""
+
+import json
+import math
+import re
+import runpy
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sim
+from sim.results.statistics import student_interval
+from sim.scenario.policy_schema import long_form
+from sim.scenario.scenario import load
+from sim.scenario.shipped import shipped
+
+FOLDER = Path(__file__).parent.parent / "scenarios"
+SHIPPED = {one.name: one for one in shipped()}
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+
+BEST_FIT = {"scheduler": "fcfs_skip", "placement": "best_fit"}
+WORST_FIT = {"scheduler": "fcfs_skip", "placement": "worst_fit"}
+EARLIEST = {"scheduler": "fcfs", "placement": "earliest_finish"}
+
+
+def with_placement(placement, scheduler="fcfs_skip"):
+    return {"scheduler": scheduler, "placement": placement}
+
+
+def runs(name, policy=None, overrides=None):
+    """The runs that a scenario asks for, made once for all tests of a process."""
+    chosen = load(name).raw["policy"] if policy is None else long_form(policy)
+    return _runs(name, json.dumps(chosen), json.dumps(overrides or {}))
+
+
+@cache
+def _runs(name, policy, overrides):
+    return sim.run(name, policy=json.loads(policy), overrides=json.loads(overrides), keep=True)
+
+
+def column(name, metric, policy=None, overrides=None):
+    """A metric by replication."""
+    return runs(name, policy, overrides).column(metric).to_numpy()
+
+
+def by_class(name, class_, metric, policy=None):
+    """A metric of one class by replication."""
+    return np.array([run.by("class", [metric]).loc[class_, metric] for run in runs(name, policy)])
+
+
+def states(name, phrase, *values):
+    """The description has this phrase, and its numbers are these values, rounded as they are written there."""
+    assert phrase in SHIPPED[name].description
+    written = NUMBER.findall(phrase)
+    assert len(written) == len(values), f"{phrase!r} has the numbers {written}"
+    for text, value in zip(written, values, strict=True):
+        decimals = len(text.partition(".")[2])
+        difference = abs(float(text.replace(",", "")) - float(value))
+        assert difference <= 0.55 * 10**-decimals, f"{phrase!r}: {text} is written, {value:.6g} comes out"
+
+
+def sentences(text):
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text)
+
+
+def below(first, second, confidence=0.95):
+    """The mean of `first` lies below that of `second`: paired by replication, at this confidence."""
+    difference = student_interval(first - second, confidence)
+    return difference.high < 0
+
+
+# All ------------------------------------------------------------------------------------------------------------
+
+
+def short(name):
+    """Overrides that make the runs of a scenario about ten times as short."""
+    raw = load(name).raw
+    model = load(name).model
+    found = {"warmup": 0, "replications": 1}
+    if model.horizon is not None:
+        found["horizon"] = f"{model.horizon / 10} s"
+    entries = raw["workload"] if isinstance(raw["workload"], list) else [raw["workload"]]
+    for number, entry in enumerate(entries):
+        if "until" in entry:
+            found[f"workload.{number}.until"] = f"{model.workload[number].until / 10} s"
+    return found
+
+
+def test_the_folder_has_what_is_shipped_and_nothing_else_is_called_a_scenario():
+    assert sorted(FOLDER.glob("*/*.yaml")) == sorted(one.path for one in SHIPPED.values())
+    assert len(SHIPPED) == len(shipped()) >= 14
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_runs_with_every_invariant_checked(name):
+    result = sim.run(name, overrides=short(name), check=True)
+    assert len(result.tasks)
+    assert result.metric("completed") > 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_name_and_description(name):
+    scenario = load(name)
+    assert scenario.name == name == SHIPPED[name].path.stem
+    assert 2 <= len(sentences(scenario.description)) <= 3
+    assert scenario.description.endswith(".")
+    assert len(scenario.description) <= 600
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if load(name).raw.get("sweep")])
+def test_the_policies_it_proposes_to_compare_can_run(name):
+    for policy in load(name).raw["sweep"]["policy"]:
+        assert sim.run(name, policy=policy, overrides=short(name)).metric("completed") > 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_nobody_waits_for_ever(name):
+    """Unfinished tasks would make means too good: the shipped figures have none to speak of."""
+    outcome = runs(name)
+    assert not outcome.warnings
+
+
+# Basics ---------------------------------------------------------------------------------------------------------
+
+
+def test_first_steps():
+    name = "first-steps"
+    eager, patient = runs(name), runs(name, with_placement("earliest_finish"))
+    train = eager.tasks[eager.tasks["class"] == "train"]
+    assert len(eager.tasks) == 45
+    assert len(train) == 20
+    assert (train.device_type == "cpu").sum() == 6
+    states(name, "the mean response is 207 s", eager.metric("response_mean"))
+    states(name, "the last task ends after 1076 s", eager.tasks.finish.max())
+    states(name, "it is 136 s and 647 s", patient.metric("response_mean"), patient.tasks.finish.max())
+
+
+def test_mm16_is_erlang_c():
+    arrival, servers = 13.7, 16
+    last = arrival**servers / math.factorial(servers) * servers / (servers - arrival)
+    queue = last / (last + sum(arrival**k / math.factorial(k) for k in range(servers)))
+    exact = queue / (servers - arrival)
+    found = runs("mm16").interval("wait_mean")
+    states("mm16", "a mean wait of 196 ms", 1e3 * exact)
+    states("mm16", "191 ± 18 ms", 1e3 * found.mean, 1e3 * found.half_width)
+    assert found.covers(exact)
+
+
+# Clusters -------------------------------------------------------------------------------------------------------
+
+
+def test_deep_learning_mix():
+    name, skipping = "deep-learning-mix", {"name": "sjf", "discipline": "skip"}
+    fcfs, skip, sjf, both = (column(name, "response_mean", p) for p in ("fcfs", "fcfs_skip", "sjf", skipping))
+    states(name, "174 min under fcfs", fcfs.mean() / 60)
+    states(name, "64 min under fcfs_skip", skip.mean() / 60)
+    states(name, "51 min under sjf", sjf.mean() / 60)
+    states(name, "42 min under sjf that skips", both.mean() / 60)
+    gans, gans_skipping = (by_class(name, "gan", "response_mean", p) for p in ("sjf", skipping))
+    states(name, "response 201 against 171 min", gans_skipping.mean() / 60, gans.mean() / 60)
+    assert below(both, sjf)
+    assert below(sjf, fcfs)
+    assert below(skip, fcfs)
+    assert below(gans, gans_skipping)
+
+
+def test_fragmented_gpus():
+    name = "fragmented-gpus"
+    spread, packed = (by_class(name, "whole", "wait_mean", p) for p in (WORST_FIT, BEST_FIT))
+    states(name, "a whole job waits 25 min", spread.mean() / 60)
+    states(name, "it waits 4 min", packed.mean() / 60)
+    assert below(packed, spread)
+    loss = [np.mean([run.metric("fragmentation") for run in runs(name, p)]) for p in (WORST_FIT, BEST_FIT)]
+    states(name, "from 0.12 to 0.05", *loss)
+
+
+def test_gangs_and_small_jobs():
+    name = "gangs-and-small-jobs"
+    small, small_skipping = (by_class(name, "small", "wait_mean", p) for p in ("fcfs", "fcfs_skip"))
+    gang, gang_skipping = (by_class(name, "gang", "wait_mean", p) for p in ("fcfs", "fcfs_skip"))
+    states(name, "small jobs wait 19.5 min on average and gangs 37 min", small.mean() / 60, gang.mean() / 60)
+    states(name, "wait 1.6 min, and gangs pay for it with 62 min", small_skipping.mean() / 60, gang_skipping.mean() / 60)
+    assert below(small_skipping, small)
+    assert below(gang, gang_skipping)
+
+
+def test_gpu_generations():
+    name = "gpu-generations"
+    first, fastest, earliest = (
+        column(name, "response_mean", with_placement(p)) for p in ("first_fit", "fastest_device", "earliest_finish")
+    )
+    states(name, "mean response 15.1 min", first.mean() / 60)
+    states(name, "queues for them: 53 min", fastest.mean() / 60)
+    states(name, "ends it sooner: 13.8 min", earliest.mean() / 60)
+    assert column(name, "wait_mean", with_placement("first_fit")).max() == 0
+    assert below(earliest, first)
+    assert below(first, fastest)
+    comment = SHIPPED[name].path.read_text(encoding="utf-8")
+    assert "the mean response is 16.5 min" in comment
+    assert column(name, "response_mean", EARLIEST).mean() / 60 == pytest.approx(16.5, abs=0.05)
+
+
+# Preemption -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_save_and_restore():
+    name = "save-and-restore"
+
+    def stopping(seconds):
+        return {f"workload.jobs.stopping.{key}": f"{seconds} s" for key in ("save", "restore")}
+
+    fcfs, sjf, srtf = (column(name, "response_mean", p) for p in ("fcfs", "sjf", "srtf"))
+    free, dear = (column(name, "response_mean", "srtf", stopping(cost)) for cost in (0, 20))
+    states(name, "229 s under fcfs, 85 s under sjf and 82 s under srtf", fcfs.mean(), sjf.mean(), srtf.mean())
+    states(name, "would reach 60 s", free.mean())
+    states(name, "collapses to 468 s", dear.mean())
+    assert below(sjf, fcfs)
+    assert below(free, sjf)
+    assert below(free, srtf)
+    assert below(sjf, dear)
+
+
+def test_priority_and_aging():
+    name = "priority-and-aging"
+    policies = ("fcfs", {"name": "priority", "preemptive": True}, None)
+    fcfs, strict, aging = (by_class(name, "urgent", "wait_mean", p) for p in policies)
+    states(name, "wait 8.6 min", fcfs.mean() / 60)
+    states(name, "0.5 min with preemption", strict.mean() / 60)
+    states(name, "2.1 min with preemption and aging of 10", aging.mean() / 60, 10)
+    slowest = [by_class(name, "batch", "response_p95", p) for p in policies]
+    states(name, "is 52, 111 and 84 min", *(values.mean() / 60 for values in slowest))
+    assert below(strict, aging)
+    assert below(aging, fcfs)
+    assert below(slowest[0], slowest[2])
+    assert below(slowest[2], slowest[1])
+
+
+def test_deadlines_under_overload():
+    name = "deadlines-under-overload"
+    policies = ("fcfs", "edf", {"name": "edf", "drop_expired": True}, "sjf")
+    fcfs, edf, dropping, sjf = (column(name, "slo_attainment", p) for p in policies)
+    states(name, "16 % under fcfs and 22 % under edf", 100 * fcfs.mean(), 100 * edf.mean())
+    states(name, "59 % under edf that drops", 100 * dropping.mean())
+    states(name, "89 % under sjf", 100 * sjf.mean())
+    assert below(fcfs, edf)
+    assert below(edf, dropping)
+    assert below(dropping, sjf)
+
+
+# Transfers, kernels, memory -------------------------------------------------------------------------------------
+
+
+def test_overlap():
+    name = "overlap"
+
+    def makespan(streams, duplex="full"):
+        found = runs(name, None, {"cluster.nodes.gpus.streams": streams, "cluster.nodes.pcie.duplex": duplex})
+        return found.metric("makespan")
+
+    states(name, "take 12.5 s", makespan(1))
+    states(name, "6.35 s", runs(name).metric("makespan"))
+    states(name, "5.15 s", makespan(3))
+    for streams in (2, 3):
+        states(name, "take 7.55 s", makespan(streams, "half"))
+    assert makespan(1) == pytest.approx(50 * 0.25)
+    assert makespan(3) == pytest.approx(50 * 0.1 + 0.15)
+
+
+def test_shared_switch():
+    name = "shared-switch"
+    one, two, four = (runs(name, None, {"cluster.nodes.pcie.switch.size": size}) for size in (1, 2, 4))
+    states(name, "takes 8.3 s, because the switch needs 8.0 s", four.metric("makespan"), 80 * 1.2 / 12)
+    states(name, "compute only 72 %", 100 * four.metric("gpu_utilisation"))
+    states(name, "it takes 6.2 s, and 6.1 s if", two.metric("makespan"), one.metric("makespan"))
+
+
+def test_models_larger_than_memory():
+    name = "models-larger-than-memory"
+    policies = (with_placement("first_fit", "fcfs"), EARLIEST)
+    first, earliest = (column(name, "response_mean", p) for p in policies)
+    loads = [100 * np.mean([(run.tasks.upload > 0.1).mean() for run in runs(name, p)]) for p in policies]
+    states(name, "75 % of them have to load", loads[0])
+    states(name, "34 % load", loads[1])
+    states(name, "the mean response is 0.84 s", first.mean())
+    states(name, "the mean response is 0.51 s", earliest.mean())
+    states(name, "loading one takes 0.75 s", 9 / 12)
+    assert below(earliest, first)
+
+
+def test_vector_add():
+    name = "vector-add"
+    tasks = runs(name).tasks.set_index("class")
+    compute, transfers = tasks["compute"], tasks["upload"] + tasks["download"]
+    states(name, "takes 5.06 µs, of which 5 µs are the launch", 1e6 * compute["blocks-of-64"], 5)
+    states(name, "it takes 5.94 µs", 1e6 * compute["one-block"])
+    states(name, "The transfers take 21 µs", 1e6 * transfers["one-block"])
+    large = "the kernel takes 0.28 ms and the transfers 16.8 ms"
+    states(name, large, 1e3 * compute["sixteen-million"], 1e3 * transfers["sixteen-million"])
+    # By hand: 16 multiprocessors of 56 with a 56th of 732 GB/s each move 768 bytes.
+    assert compute["blocks-of-64"] == pytest.approx(5e-6 + 768 / (732e9 / 56))
+    assert compute["one-block"] == pytest.approx(5e-6 + 12288 / (732e9 / 56))
+    beside = sim.run(name, policy=EARLIEST, overrides={"cluster.nodes.cpu": {"peak": "cpu-core"}}).tasks
+    assert set(beside["device_type"]) == {"cpu"}
+    assert beside["compute"].tolist() == pytest.approx([1.024e-6, 1.024e-6, 16.78e-3], rel=1e-3)
+
+
+# Sharing, energy, closed loop -----------------------------------------------------------------------------------
+
+
+def test_time_slices():
+    name = "time-slices"
+    alone = {"cluster.nodes.gpus.sharing": "exclusive", "cluster.nodes.gpus.streams": 1}
+    sliced, serial = runs(name), runs(name, None, alone)
+    exact_sliced, exact_serial = 1 / 0.3, 1 + 0.7 * (1 + 3**2) / (2 * 0.3)
+    assert sliced.interval("response_mean", 0.99).covers(exact_sliced)
+    assert serial.interval("response_mean", 0.99).covers(exact_serial)
+    states(name, "is 3.4 s (exact: 3.33 s)", sliced.column("response_mean").mean(), exact_sliced)
+    states(name, "be 13.1 s (exact: 12.67 s)", serial.column("response_mean").mean(), exact_serial)
+
+
+def test_slices_of_one_gpu():
+    name = "slices-of-one-gpu"
+    kinds = {
+        kind: runs(name, None, {"cluster.nodes.gpus.sharing.kind": kind})
+        for kind in ("mps", "mig", "timeslice", "exclusive")
+    }
+    response = {kind: found.column("response_mean").to_numpy() for kind, found in kinds.items()}
+    large = {
+        kind: np.array([run.by("class", ["wait_mean"]).loc["large", "wait_mean"] for run in found])
+        for kind, found in kinds.items()
+    }
+    states(name, "the mean response is 2.9 s", response["mps"].mean())
+    states(name, "at a time: 2.7 s", response["mig"].mean())
+    states(name, "longer than under MPS (3.0 against 2.5 s)", large["mig"].mean(), large["mps"].mean())
+    states(name, "of 5 % give 2.4 s", 5, response["timeslice"].mean())
+    assert response["exclusive"].mean() == pytest.approx(2.17, abs=0.005)
+    assert below(response["timeslice"], response["mig"])
+    assert below(response["mig"], response["mps"])
+    assert below(large["mps"], large["mig"])
+
+
+def test_npu_beside_gpu():
+    name = "npu-beside-gpu"
+    gpu_only, both = with_placement("fastest_device", "fcfs"), with_placement("first_fit", "fcfs")
+    slow, quick = (column(name, "response_mean", p) for p in (gpu_only, both))
+    dear, frugal = (column(name, "energy_tasks_j", p) for p in (gpu_only, both))
+    states(name, "22 ms on the GPU and 40 ms on the NPU", 20 + 20 / 12, 30 + 20 / 2)
+    states(name, "mean response 89 ms and 12.4 kJ", 1e3 * slow.mean(), dear.mean() / 1e3)
+    states(name, "34 ms and 9.4 kJ", 1e3 * quick.mean(), frugal.mean() / 1e3)
+    assert below(quick, slow)
+    assert below(frugal, dear)
+
+
+def repairman(clients, think=10.0, service=1.0, servers=2):
+    """Throughput and response of the closed M/M/c queue."""
+    weight = [1.0]
+    for busy in range(clients):
+        weight.append(weight[-1] * (clients - busy) / think * service / min(busy + 1, servers))
+    throughput = sum(w * min(n, servers) / service for n, w in enumerate(weight)) / sum(weight)
+    return throughput, clients / throughput - think
+
+
+def test_thinking_clients():
+    name = "thinking-clients"
+    found = {n: runs(name, None, {"workload.clients.arrivals.clients": n}) for n in (12, 24, 48)}
+    for clients, outcome in found.items():
+        throughput, response = repairman(clients)
+        assert outcome.interval("throughput", 0.99).covers(throughput)
+        assert outcome.interval("response_mean", 0.99).covers(response)
+    means = {n: [outcome.column(m).mean() for m in ("throughput", "response_mean")] for n, outcome in found.items()}
+    phrase = "Throughput is 1.84 tasks/s and the mean response 3.1 s (exact: 1.85/s and 3.0 s)"
+    states(name, phrase, *means[24], *repairman(24))
+    states(name, "with 12 clients it is 1.06/s and 1.3 s", 12, *means[12])
+    states(name, "With 48 the GPUs are saturated at 2/s", 48, means[48][0])
+    assert repairman(49)[1] - repairman(48)[1] == pytest.approx(0.5, rel=1e-3)
+
+
+# Graphs ---------------------------------------------------------------------------------------------------------
+
+
+def test_cholesky():
+    name = "cholesky-8"
+    states(name, "on idle cores: 367 ms", 1e3 * runs(name, "fcfs").metric("makespan"))
+    states(name, "fcfs takes 207 ms", 1e3 * runs(name, EARLIEST).metric("makespan"))
+    states(name, "and 195 ms if", 1e3 * runs(name).metric("makespan"))
+    assert len(runs(name).tasks) == 120
+    states(
+        "cholesky-plan",
+        "after 167 ms, against 195 ms",
+        1e3 * runs("cholesky-plan").metric("makespan"),
+        1e3 * runs(name).metric("makespan"),
+    )
+    assert runs("cholesky-plan").metric("cpu_utilisation") > 0.3
+    assert runs(name).metric("cpu_utilisation") == 0
+
+
+def test_the_script_beside_the_graph_writes_the_shipped_files(tmp_path):
+    script = runpy.run_path(str(FOLDER / "graphs" / "make_cholesky.py"))
+    script["write"](tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        assert path.read_bytes() == (FOLDER / "graphs" / path.name).read_bytes()
+    speedups = [script["core_time"](task) / script["gpu_time"](task) for task in script["graph"]()]
+    assert (min(speedups), max(speedups)) == (pytest.approx(2.5), pytest.approx(25))
+
+
+# README ---------------------------------------------------------------------------------------------------------
+
+
+def readme():
+    """scenarios/README.md, made from the files."""
+    rows = [
+        f"| {one.theme} | `{one.name}` | {sentences(one.description)[0]} |"
+        for one in sorted(shipped(), key=lambda one: (one.theme, one.name))
+    ]
+    return "\n".join(
+        [
+            "# Scenarios that ship with hetsim",
+            "",
+            "Run one by its name: `hetsim run first-steps`. `hetsim compare NAME` runs it under the policies that its file",
+            "proposes. The text in each file says what it shows, with the figures that come out.",
+            "",
+            "| theme | name | what it is |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+def test_readme_is_up_to_date():
+    assert (FOLDER / "README.md").read_text(encoding="utf-8") == readme()
+
+
+if __name__ == "__main__":
+    (FOLDER / "README.md").write_text(readme(), encoding="utf-8")
