@@ -51,7 +51,7 @@ def fastest_device(task: Task, view: View) -> Placement | None:
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
     Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand
-    idle; no bound on the makespan.  Cost: linear in the devices that fit.
+    idle; no bound on the makespan.  Cost: linear in the devices that fit, unless all are alike.
     """
     mode = task.modes[task.modes_by_speed()[0]]
     return min(_choices(task, mode, view), key=_finish(task, view), default=None)
@@ -65,7 +65,8 @@ class EarliestFinish:
     Reference: minimum completion time (MCT) in Braun et al. (2001); the second half of HEFT (Topcuoglu et al.,
     2002).  Weakness: greedy.  Where the queue is not strict, several waiting tasks may count on the same busy
     device; and an underestimated task makes others wait for it in vain.
-    Cost: linear in the devices that fit; if patient, also a sort of the running tasks for each mode that does not.
+    Cost: linear in the devices that fit, unless all are alike; if patient, also a sort of the running tasks for
+    each mode that does not fit.
     """
 
     def __init__(self, patient: bool = True):
@@ -93,7 +94,10 @@ class EarliestFinish:
 
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
-    """Placements of one mode that fit now: of a gang one a node, or one across nodes."""
+    """Placements of one mode that fit now and differ: of a gang one a node, or one across nodes."""
+    if view.alike(task, mode):
+        first = view.first(mode)
+        return [] if first is None else [first]
     found = view.options(task, mode)
     if not found and mode.span_any:
         across = view.first(mode)

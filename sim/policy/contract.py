@@ -260,6 +260,10 @@ class View(Protocol):
         """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node."""
         ...
 
+    def alike(self, task: Task, mode: Mode) -> bool:
+        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
+        ...
+
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
         """Is there room for the data the task reads and writes there, besides its own memory?"""
         ...

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import linprog
 
 from sim.model.record import COMPLETED, UNFINISHED
 from sim.model.tasks import Mode, Tasks
@@ -135,6 +134,8 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
     assignment of tasks to types is a cut, so few rounds of a tiny linear program suffice, and the value of
     any prices is a valid bound.
     """
+    from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
+
     kinds = len(capacity)
     if not len(areas):
         return 0.0
