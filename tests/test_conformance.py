@@ -117,10 +117,11 @@ def plan_of(record):
 
 class Follower(PlanFollower):
     def __init__(self, plan):
+        super().__init__()
         self.plan = plan
 
     def ready(self, task):
-        if not hasattr(self, "_steps"):
+        if not self._steps:
             self.follow(self.plan, task.table, self.cluster)
         super().ready(task)
 

@@ -98,7 +98,7 @@ def test_a_failed_device_loses_its_copies():
         jobs = [first, Job([MODE], [1.0], reads=(0,), arrival=5.0, after=(0,) if written else ())]
         run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1"), items=[Item("x", 20)])
         device = run.input.cluster.by_name["n0/g0"]
-        run.at(4.0, lambda run=run, device=device: run.set_up(device, False))
+        run.at(4.0, lambda run=run, device=device: run.devices.set_up(device, False))
         record = run.run()
         assert record.status[1] == expected
         assert written == ("lost" in record.reasons.get(1, ""))
@@ -109,7 +109,7 @@ def test_an_upload_from_a_device_that_fails_ends_the_reader():
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [1.0], reads=(0,), after=(0,))]
     run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1"), items=[Item("x", 20)])
     device = run.input.cluster.by_name["n0/g0"]
-    run.at(2.0, lambda: run.set_up(device, False))
+    run.at(2.0, lambda: run.devices.set_up(device, False))
     assert run.run().status.tolist() == [1, FAILED]
 
 
@@ -242,7 +242,7 @@ def test_an_accelerator_of_a_failed_host_cannot_be_used():
                 yield Start(task, Placement(MODE, (view.cluster.by_name["n0/g0"],)))
 
     run = simulation(node(), [Job([MODE], [1.0], arrival=2.0)], Stubborn())
-    run.at(1.0, lambda: run.set_up(run.input.cluster.by_name["n0/cpu"], False))
+    run.at(1.0, lambda: run.devices.set_up(run.input.cluster.by_name["n0/cpu"], False))
     with pytest.raises(PolicyError, match="down"):
         run.run()
 
@@ -250,8 +250,8 @@ def test_an_accelerator_of_a_failed_host_cannot_be_used():
 def test_a_failed_host_takes_launches_on_its_accelerators_along():
     run = simulation(node(), [Job([MODE], [4.0])])
     host = run.input.cluster.by_name["n0/cpu"]
-    run.at(1.0, lambda: run.set_up(host, False))
-    run.at(3.0, lambda: run.set_up(host, True))
+    run.at(1.0, lambda: run.devices.set_up(host, False))
+    run.at(3.0, lambda: run.devices.set_up(host, True))
     assert run.run().finish == pytest.approx([7.0])
 
 
@@ -265,7 +265,7 @@ def test_a_slowdown_makes_a_round():
                 yield Start(task, view.fit(task))
 
     run = simulation(node(), [Job([MODE], [4.0])], Watch())
-    run.at(1.0, lambda: run.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0))
+    run.at(1.0, lambda: run.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0))
     run.run()
     assert 1.0 in asked
 

@@ -62,7 +62,7 @@ def test_simpy_processes_run_beside_the_engine():
 
     def straggler():
         yield run.clock.timeout(1.0)
-        run.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0)
+        run.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0)
 
     run.clock.process(straggler())
     assert run.run().finish == pytest.approx([5.0])

@@ -28,16 +28,22 @@ COLUMNS = ("task", "mode", "device", "order")
 class PlanFollower(Scheduler):
     """Follows a plan, which has no problems (`Plan.problems`)."""
 
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._number: dict[int, int] = {}
+        self._placements: list[Placement] = []
+        self._queues: dict[str, deque[int]] = {}
+        self._waiting: dict[int, Task] = {}
+        self._started: set[int] = set()
+        self._due: list[int] = []
+        """Steps whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
+
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         """From now on: this plan.  Called once, before the first task is ready."""
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
-        self._waiting: dict[int, Task] = {}
-        self._due: list[int] = []
-        """Steps whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
-        self._started: set[int] = set()
 
     def ready(self, task: Task) -> None:
         number = self._number[task.index]
@@ -61,8 +67,9 @@ class PlanFollower(Scheduler):
             placement = self._placements[number]
             if number not in self._waiting or not self._heads(number):
                 continue
-            if view.fits(placement.mode, placement) and view.holds(self._waiting[number], placement):
-                task = self._waiting.pop(number)
+            task = self._waiting[number]
+            if view.fits(placement.mode, placement) and view.holds(task, placement):
+                del self._waiting[number]
                 self._started.add(number)
                 self._remove(number)
                 yield Start(task, placement)
@@ -94,6 +101,7 @@ class Replay(PlanFollower):
     """
 
     def __init__(self, plan: ExistingFile):
+        super().__init__()
         self.path = Path(plan)
         self._loaded = False
 

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from sim.engine.capacity import Capacity, GpuState, available_at
+from sim.engine.capacity import Capacity, available_at
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
-from sim.engine.launch import COMPUTE, RESTORE, Launch
+from sim.engine.devices import Devices
+from sim.engine.launch import COMPUTE, Launch
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
 from sim.engine.places import Places
@@ -107,7 +108,7 @@ class Simulation:
         self._hooks()
         self.graph = None if self.tasks.predecessors is None else Graph(self.tasks.predecessors)
         self.patience = None if self.tasks.expires is None else Patience(self.clock, self._expire)
-        self._lost_items: dict[int, None] = {}
+        self.devices = Devices(self)
         self._linked = self.graph is not None or bool(run.closed) or bool(self.tasks.items)
         """Does the end of a task concern others (successors, clients of a closed loop, readers of its data)?"""
         self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
@@ -121,7 +122,7 @@ class Simulation:
 
     def bind(self, scheduler: Scheduler) -> None:
         """Hand the view to the policy, once."""
-        self._call(scheduler.begin, self.view)
+        self.call(scheduler.begin, self.view)
 
     def _hooks(self) -> None:
         """Hooks that a policy does not override are not called."""
@@ -192,9 +193,9 @@ class Simulation:
         """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
         made = self.decisions - self._settled
         if made > LOOP_LIMIT + 10 * (len(self.waiting) + len(self.running)):
-            raise self._illegal(f"made {made:,} decisions at one instant and no task came to an end: it loops")
+            raise self.illegal(f"made {made:,} decisions at one instant and no task came to an end: it loops")
 
-    def _round(self, cause: str) -> None:
+    def changed(self, cause: str) -> None:
         """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
         wake_on = self._wake_on
         if wake_on == "change" or cause in (wake_on, "change"):
@@ -257,9 +258,9 @@ class Simulation:
     def _admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
         if self.admission is not None:
-            answer = self._call(self.admission.admit, task, self.view)
+            answer = self.call(self.admission.admit, task, self.view)
             if isinstance(answer, Reject):
-                self._end_task(task, REJECTED, answer.reason)
+                self.end_task(task, REJECTED, answer.reason)
                 return
             if isinstance(answer, Defer):
                 self._defer(task, answer.until)
@@ -268,19 +269,19 @@ class Simulation:
                 if answer.modes is not None:
                     self._redirect(task, answer.modes)
             else:
-                raise self._illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
+                raise self.illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
         if self.patience is not None and task.expires < math.inf:
             self.patience.watch(task)
-        if self._lost_items:
-            lost = self._lost_input(task)
+        if self.devices.lost_items:
+            lost = self.devices.lost_input(task)
             if lost is not None:
-                self._end_task(task, FAILED, f"its input {lost} was lost in a failure")
+                self.end_task(task, FAILED, f"its input {lost} was lost in a failure")
                 return
         graph = self.graph
         if graph is not None and graph.missing[task.index]:
             task.state = BLOCKED
             if graph.doomed(task.index):
-                self._end_task(task, FAILED, "a predecessor did not finish")
+                self.end_task(task, FAILED, "a predecessor did not finish")
             else:
                 graph.blocked[task.index] = task
             return
@@ -303,7 +304,7 @@ class Simulation:
 
     def _defer(self, task: Task, until: float) -> None:
         if not until > self.clock._now:
-            raise self._illegal(f"admission defers {task} until t = {until:g} s, which is not later than now")
+            raise self.illegal(f"admission defers {task} until t = {until:g} s, which is not later than now")
         task.state = FUTURE
         self.sources.to_come += 1
 
@@ -316,14 +317,14 @@ class Simulation:
 
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
-            raise self._illegal(f"admission redirects {task} to modes {positions}, which it does not have")
+            raise self.illegal(f"admission redirects {task} to modes {positions}, which it does not have")
         task.allowed = positions
 
     def _expire(self, task: Task) -> None:
         """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
         started = self._starts[task.index] == self._starts[task.index] or task._history is not None
         if task.state in (WAITING, BLOCKED) and not started:
-            self._end_task(task, EXPIRED, "patience ended")
+            self.end_task(task, EXPIRED, "patience ended")
 
     # Decisions ----------------------------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class Simulation:
         else:
             handler = self._handlers.get(kind)
             if handler is None:
-                raise self._illegal(f"yielded {decision!r}, which is not a decision")
+                raise self.illegal(f"yielded {decision!r}, which is not a decision")
             handler(self, decision)
         if self.decisions - self._settled > LOOP_LIMIT:
             self._look_for_loop()
@@ -380,19 +381,19 @@ class Simulation:
         batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):
-            raise self._illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
+            raise self.illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
         if len(batch) > max(1, mode.batch_limit):
-            raise self._illegal(f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
+            raise self.illegal(f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
         for task in batch:
             if task.state != WAITING:
-                raise self._illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
+                raise self.illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
             position = task.shape.position.get(mode)
             if position is None or (task.allowed is not None and position not in task.allowed):
                 may_not = "lacks" if position is None else "may not use"
-                raise self._illegal(f"started {task} in mode {mode}, which it {may_not}")
+                raise self.illegal(f"started {task} in mode {mode}, which it {may_not}")
         refusal = self.capacity.refusal(placement)
         if refusal is not None:
-            raise self._illegal(f"started {batch[0]} on {placement}, but {refusal}")
+            raise self.illegal(f"started {batch[0]} on {placement}, but {refusal}")
         self._launch(batch, placement)
 
     def _launch(self, batch: tuple[Task, ...], placement: Placement) -> None:
@@ -423,7 +424,7 @@ class Simulation:
         """The full way: devices may have to become ready, data to move, engines to be shared."""
         refusal = self.launcher.transfers.items_refusal(launch.tasks, launch.placement, 0)
         if refusal is not None:
-            raise self._illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
+            raise self.illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
             at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
@@ -433,38 +434,38 @@ class Simulation:
 
     def _stop(self, decision: Stop) -> None:
         launch = self._running_launch(decision.task, "stopped")
-        self._stop_launch(launch, decision.keep)
+        self.stop_launch(launch, decision.keep)
 
-    def _stop_launch(self, launch: Launch, keep: bool, fault: bool = False) -> None:
+    def stop_launch(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks
         if not fault and not all(task.shape.preemptible for task in tasks):
-            raise self._illegal(f"stopped {launch.task}, which is not preemptible")
+            raise self.illegal(f"stopped {launch.task}, which is not preemptible")
         self._note_start(launch)
         self.launcher.stop(launch, keep, fault=fault)
         self._forget(launch)
         for task in tasks:
             self._make_ready(task)
-        self._round("release")
+        self.changed("release")
 
     def _move(self, decision: Move) -> None:
         task, placement = decision.task, decision.placement
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
-            raise self._illegal(f"moved {task}, which runs in a batch of {len(launch.tasks)}")
+            raise self.illegal(f"moved {task}, which runs in a batch of {len(launch.tasks)}")
         position = task.shape.position.get(placement.mode)
         if position is None or (task.allowed is not None and position not in task.allowed):
             may_not = "lacks" if position is None else "may not use"
-            raise self._illegal(f"moved {task} to mode {placement.mode}, which it {may_not}")
+            raise self.illegal(f"moved {task} to mode {placement.mode}, which it {may_not}")
         if not task.shape.preemptible:
-            raise self._illegal(f"moved {task}, which is not preemptible")
+            raise self.illegal(f"moved {task}, which is not preemptible")
         self._note_start(launch)
         self.launcher.stop(launch, keep=True, outcome=LAUNCH_MOVED)
         self._forget(launch)
         refusal = self.capacity.refusal(placement)
         if refusal is not None:
-            raise self._illegal(f"moved {task} to {placement}, but {refusal}")
+            raise self.illegal(f"moved {task} to {placement}, but {refusal}")
         self._launch((task,), placement)
-        self._round("release")
+        self.changed("release")
 
     def _note_start(self, launch: Launch) -> None:
         """The first stage of a task's first launch is the end of its wait."""
@@ -488,118 +489,21 @@ class Simulation:
 
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task.launch is None:
-            raise self._illegal(f"{verb} {task}, but it {self._state_of(task)}")
+            raise self.illegal(f"{verb} {task}, but it {self._state_of(task)}")
         return task.launch
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
         if task is None or task.state not in (WAITING, BLOCKED):
             state = "names no task" if task is None else f"names {task}, which {self._state_of(task)}"
-            raise self._illegal(f"yielded a Reject that {state}")
-        self._end_task(task, REJECTED, decision.reason)
+            raise self.illegal(f"yielded a Reject that {state}")
+        self.end_task(task, REJECTED, decision.reason)
 
     def _hold(self, decision: Hold) -> None:
         self.recorder.holds.append((self.clock._now, decision.task.index, decision.cause))
 
     def _set(self, decision: Set) -> None:
-        state = self._device_state(decision.device)
-        wanted = decision.frequency
-        now = self.clock._now
-        log = self.recorder.device_log
-        if wanted == "off":
-            busy = self.launches_on(decision.device)
-            if isinstance(state, GpuState) and state.engines.fetching:
-                raise self._illegal(f"puts {decision.device} to sleep while data are being brought there")
-            if busy:
-                raise self._illegal(f"puts {decision.device} to sleep while {busy[0].task} runs there")
-            if not state.asleep:
-                state.asleep = True
-                state.normal = False
-                log.append((now, decision.device.index, "sleep", 0.0))
-                self.capacity.changed(state)
-                self._call(self.scheduler.device, decision.device, False)
-        elif wanted == "on":
-            if state.asleep:
-                state.asleep = False
-                state.ready_at = max(state.ready_at, now + decision.device.type.power.wake)
-                state.normal = False
-                log.append((now, decision.device.index, "wake", 0.0))
-                log.append((state.ready_at, decision.device.index, "awake", 0.0))
-                self.capacity.changed(state)
-                self._call(self.scheduler.device, decision.device, True)
-        else:
-            if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
-                raise self._illegal(f"sets {decision.device} to frequency {wanted!r}")
-            if wanted != state.frequency:
-                launches = self.launches_on(decision.device)
-                for launch in launches:
-                    self.launcher.compute.materialise(launch)
-                state.frequency = float(wanted)
-                state.normal = False
-                log.append((now, decision.device.index, "frequency", float(wanted)))
-                self.launcher.compute.retime(decision.device, launches)
-
-    def set_slowdown(self, device: Any, factor: float) -> None:
-        """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
-        state = self._device_state(device)
-        launches = self.launches_on(device)
-        for launch in launches:
-            self.launcher.compute.materialise(launch)
-        state.slowdown = factor
-        state.normal = False
-        self.launcher.compute.retime(device, launches)
-        self._round("change")
-
-    def set_up(self, device: Any, up: bool) -> None:
-        """A device fails (its launches fall back to their last checkpoint) or is repaired.
-
-        The cores of a node stand for its host: without them its accelerators cannot be used either.
-        """
-        state = self._device_state(device)
-        if state.up == up:
-            return
-        state.up = up
-        if not up:
-            state.normal = False
-        self.recorder.device_log.append((self.clock._now, device.index, "up" if up else "down", 0.0))
-        lost = [device] if device.type.kind != "cpu" else [device, *self.input.cluster.nodes[device.node].accelerators]
-        for launch in {launch.number: launch for one in lost for launch in self.launches_on(one)}.values():
-            self._stop_launch(launch, keep=True, fault=True)
-        if not up and self.places.items:
-            for one in lost:
-                self._lose_data(one)
-        self.capacity.changed(state)
-        self._call(self.scheduler.device, device, up)
-        self._round("release" if up else "change")
-
-    def _lose_data(self, device: Any) -> None:
-        """Copies on a failed device are gone; who still needs an item without any other copy fails.
-
-        A launch that is already uploading such an item is stopped with its task; others find out when they
-        arrive or wait.
-        """
-        if device.type.kind == "cpu":
-            return
-        items = self.places.lose(device)
-        self._lost_items.update(dict.fromkeys(items))
-        if not items:
-            return
-        for launch in list(self.running.values()):
-            early = launch.stages is not None and launch.stage < RESTORE
-            if early and any(self._lost_input(task) is not None for task in launch.tasks):
-                self._stop_launch(launch, keep=True, fault=True)
-        blocked = [] if self.graph is None else list(self.graph.blocked.values())
-        for task in [*self.waiting.values(), *blocked]:
-            lost = self._lost_input(task)
-            if lost is not None and task.state in (WAITING, BLOCKED):
-                self._end_task(task, FAILED, f"its input {lost} was lost with {device}")
-
-    def _lost_input(self, task: Task) -> str | None:
-        """The name of an item the task reads that nobody has any more and nobody will write again."""
-        for item in task.reads:
-            if item in self._lost_items and not self.places.where[item] and item not in task.writes:
-                return self.places.items[item].name
-        return None
+        self.devices.set(decision.device, decision.frequency)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time, in the order of faults (before arrivals, after finishes)."""
@@ -608,15 +512,15 @@ class Simulation:
     def _fetch(self, decision: Fetch) -> None:
         self.last_launch += 1  # a place in the start order of the upload engine
         problem = self.launcher.transfers.fetch(
-            decision.item, decision.device, self.last_launch, lambda: self._round("change")
+            decision.item, decision.device, self.last_launch, lambda: self.changed("change")
         )
         if problem is not None:
-            raise self._illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
+            raise self.illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
 
     def _drop(self, decision: Drop) -> None:
         problem = self.places.drop(decision.item, decision.device)
         if problem is not None:
-            raise self._illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
+            raise self.illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
 
     def _wait(self, decision: Wait) -> None:
         self._wake_on = decision.on
@@ -624,7 +528,7 @@ class Simulation:
         if until == math.inf:
             return
         if not until > self.clock._now:
-            raise self._illegal(f"waits until t = {until:g} s, which is not later than now")
+            raise self.illegal(f"waits until t = {until:g} s, which is not later than now")
         if self.running or self.sources.to_come or self.waiting:
             self.clock.again(until, TIMER, self._wake)
 
@@ -635,12 +539,6 @@ class Simulation:
     def launches_on(self, device: Any) -> list[Launch]:
         """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
         return [launch for launch in self.running.values() if device in launch.placement.devices]
-
-    def _device_state(self, device: Any) -> Any:
-        states = self.capacity.of
-        if not 0 <= device.index < len(states) or states[device.index].device is not device:
-            raise self._illegal(f"names {device}, which is not a device of this cluster")
-        return states[device.index]
 
     # Questions of the view ------------------------------------------------------------------------------------
 
@@ -715,9 +613,9 @@ class Simulation:
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self.attained(task)
         if self._on_finished is not None:
-            self._call(self._on_finished, task)
+            self.call(self._on_finished, task)
         if self.admission is not None:
-            self._call(self.admission.finished, task)
+            self.call(self.admission.finished, task)
         if self._linked:
             self._after(task)
         if self._wake_on != "ready":
@@ -740,14 +638,14 @@ class Simulation:
                     self._make_ready(freed)
             else:
                 for doomed in self.graph.failed(task.index):
-                    self._end_task(doomed, FAILED, f"predecessor {task.id} {self._fate(task)}")
+                    self.end_task(doomed, FAILED, f"predecessor {task.id} {self._fate(task)}")
         if self.sources.closed:
             self.sources.answered(task)
 
     def _fate(self, task: Task) -> str:
         return {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}[self._status[task.index]]
 
-    def _end_task(self, task: Task, status: int, reason: str) -> None:
+    def end_task(self, task: Task, status: int, reason: str) -> None:
         """A task that does not run (any more) ends as rejected, expired or failed."""
         row = task.index
         self.waiting.pop(row, None)
@@ -760,16 +658,16 @@ class Simulation:
         self.recorder.reasons[row] = reason
         self.ended += 1
         if known_to_scheduler:
-            self._call(self.scheduler.gone, task)
+            self.call(self.scheduler.gone, task)
         if self._linked:
             self._after(task)
-        self._round("change")
+        self.changed("change")
         if not self.running and not self.waiting and not self.sources.to_come:
             self._drained()
 
     # Errors -------------------------------------------------------------------------------------------------
 
-    def _call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a policy's hook; what it raises becomes an error with an address."""
         try:
             return hook(*arguments)
@@ -790,7 +688,7 @@ class Simulation:
             f"({line}): {error}"
         )
 
-    def _illegal(self, what: str) -> PolicyError:
+    def illegal(self, what: str) -> PolicyError:
         return PolicyError(f'policy "{self.input.policy}" {what} (t = {self.clock._now:g} s)')
 
     @staticmethod

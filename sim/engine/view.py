@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-
-from sim.engine.capacity import GpuState, NodeState, available_at, host_part
+from sim.engine.capacity import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
+from sim.engine.nodes import NodeColumns
+from sim.engine.shadow import EarliestFit
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
@@ -61,7 +61,7 @@ class EngineView:
         self.cluster: Cluster = simulation.input.cluster
         self.items: Sequence[Item] = simulation.tasks.items
         self.random = simulation.input.random.stream("policy")
-        self.nodes = NodeColumns(simulation)
+        self.nodes = NodeColumns(simulation.capacity)
         self.first = simulation.capacity.first
         self._with_items = bool(simulation.tasks.items)
         self._specs: dict[DeviceType, int] = {}
@@ -462,141 +462,3 @@ class EngineView:
             if capacity.fits_on(sketch, mode):
                 needed.remove(spared)
         return needed
-
-
-class EarliestFit:
-    """The shadow of a task: when and where it could start if running tasks ended as estimated.
-
-    Walks through the running launches in order of expected finish, giving back what each holds on copies of
-    its nodes, until a mode of the task fits.  Cost: one sort of the running launches a question.
-    """
-
-    def __init__(self, view: EngineView, task: Task, mode: Mode | None = None):
-        self.view = view
-        self.task = task
-        self.mode = mode
-        self.time = math.inf
-        self.placement: Placement | None = None
-        self._capacity = view._capacity
-        self._sketches: dict[int, NodeState] = {}
-        self._known = view._simulation.last_launch
-        self._find()
-
-    def _find(self) -> None:
-        now_fitting = self.view.fit(self.task) if self.mode is None else self.view.first(self.mode)
-        if now_fitting is not None:
-            self.time, self.placement = self.view.now, now_fitting
-            return
-        modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
-        seen: set[int] = set()
-        for running in self.view.running("finish"):
-            launch = running.launch
-            if launch.number in seen:
-                continue
-            seen.add(launch.number)
-            for number in {device.node for device in launch.placement.devices}:
-                sketch = self._sketch(number)
-                self._capacity.release(sketch, launch.placement, launch)
-                for mode in modes:
-                    placement = self._capacity.on_sketch(sketch, mode)
-                    if placement is None and mode.span_any:
-                        nodes = [self._sketches.get(n.index, n) for n in self._capacity.nodes]
-                        placement = self._capacity._across(mode, nodes)
-                    if placement is not None:
-                        self.time = max(self.view.now, self.view.expected_finish(running))
-                        self.placement = placement
-                        return
-
-    def _sketch(self, number: int) -> NodeState:
-        """The node as it will be at the shadow time, as far as is known."""
-        if number not in self._sketches:
-            sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
-            # What was started since the shadow was found may be over by then.
-            for launch in reversed(self.view._simulation.running.values()):
-                if launch.number <= self._known:
-                    break
-                here = any(device.node == number for device in launch.placement.devices)
-                if here and self.view.expected_finish(launch.task) <= self.time:
-                    self._capacity.release(sketch, launch.placement, launch)
-        return self._sketches[number]
-
-    def survives(self, task: Task, placement: Placement) -> bool:
-        """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
-        if self.placement is None or self.view.now + self.view.duration(task, placement) <= self.time:
-            return True
-        mine = {device.node for device in self.placement.devices}
-        theirs = {device.node for device in placement.devices}
-        if not mine & theirs:
-            return True
-        sketches = {number: self._capacity.sketch(self._sketch(number)) for number in mine | theirs}
-        for number, sketch in sketches.items():
-            here = [device for device in placement.devices if device.node == number]
-            if here:
-                _occupy(sketch, placement.mode, here)
-        mode = self.placement.mode
-        if len(mine) == 1:
-            again = self._capacity.on_sketch(sketches[next(iter(mine))], mode)
-        else:
-            everywhere = [sketches.get(node.index) or self._sketch(node.index) for node in self._capacity.nodes]
-            again = self._capacity._across(mode, everywhere)
-        if again is None:
-            return False
-        self.placement = again
-        self._sketches.update(sketches)
-        return True
-
-
-def _occupy(sketch: NodeState, mode: Mode, devices: list[Device]) -> None:
-    """Take on a sketch what a launch of the mode would hold on these devices of the node."""
-    cpus, memory = host_part(mode, len(devices))
-    sketch.cpu_free -= cpus
-    sketch.mem_free -= memory
-    for device in devices:
-        if mode.gpus:
-            gpu = sketch.gpus[device.local]
-            gpu.free -= mode.share
-            gpu.room -= mode.gpu_memory
-
-
-class NodeColumns:
-    """Free capacity of all nodes as NumPy columns, for placements that score many nodes at once.
-
-    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes touched since the
-    last look are refreshed; `refresh()` is called by `candidates`.
-    """
-
-    def __init__(self, simulation: Simulation):
-        self._capacity = simulation.capacity
-        nodes = self._capacity.nodes
-        self.cores = np.zeros(len(nodes))
-        self.memory = np.zeros(len(nodes))
-        self.gpus = {kind.name: np.zeros(len(nodes)) for kind in self._capacity.types if kind.kind != "cpu"}
-        self._generation = -1
-        self._position = 0
-
-    def refresh(self) -> None:
-        log = self._capacity.log
-        if self._generation != self._capacity.log_generation:
-            self._generation = self._capacity.log_generation
-            touched: Iterable[int] = range(len(self._capacity.nodes))
-        else:
-            touched = set(log[self._position :])
-        self._position = len(log)
-        for number in touched:
-            node = self._capacity.nodes[number]
-            self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
-            self.memory[number] = float(node.mem_free)
-            sums = dict.fromkeys(self.gpus, 0)
-            for gpu in node.gpus:
-                if gpu.up and not gpu.asleep:
-                    sums[gpu.device.type.name] += min(WHOLE, max(0, gpu.free))
-            for name, total in sums.items():
-                self.gpus[name][number] = total / WHOLE
-
-    def candidates(self, mode: Mode) -> np.ndarray:
-        """Indexes of the nodes on which the mode fits now, ascending, with the columns fresh."""
-        mask = self._capacity.mask(mode)
-        self.refresh()
-        size = (len(self._capacity.nodes) + 7) // 8
-        bits = np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8)
-        return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
