@@ -17,10 +17,10 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_figures_come_with_their_targets():
-    done = benchmark("--quick", "--only", "throughput,growth,width")
+    done = benchmark("--quick", "--only", "throughput")
     assert done.returncode == 0, done.stderr
     assert "tasks per bare event" in done.stdout
-    assert "≤ 1.6 ×" in done.stdout
+    assert "≥ 0.10" in done.stdout
 
 
 @pytest.mark.slow
@@ -28,6 +28,8 @@ def test_figures_come_with_their_targets():
     ("name", "line"),
     [
         ("simpy", "bare SimPy, 100,000 pending"),
+        ("growth", "60,000 / 20,000 tasks"),
+        ("width", "10,000 / 100 GPUs"),
         ("memory", "peak memory"),
         ("peers", "the three agree within their intervals"),
         ("cli", "hetsim --help"),

@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.static.replay import PlanFollower
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement, Plan, Step
-from sim.policy import Fetch, ListScheduler, Reject, Scheduler, Start, Stop, Wait
+from sim.policy import Fetch, ListScheduler, PlannedScheduler, Reject, Scheduler, Start, Stop, Wait
 from sim.testing import PolicyTestCase, audit, check_policy, examine, other_hash_seed, random_system, small_systems
 from sim.testing.systems import all_at_once, cpu_mode, fractions, gangs, node, one_core, people, task_graph, workload
 
@@ -115,18 +114,13 @@ def plan_of(record):
     return Plan(steps)
 
 
-class Follower(PlanFollower):
+class Follower(PlannedScheduler):
     def __init__(self, plan):
         super().__init__()
-        self.plan = plan
+        self.given = plan
 
-    def ready(self, task):
-        if not self._steps:
-            self.follow(self.plan, task.table, self.cluster)
-        super().ready(task)
-
-    def begin(self, view):
-        self.cluster = view.cluster
+    def plan(self, problem):
+        return self.given
 
 
 def test_random_systems_are_the_same_for_the_same_seed():
@@ -311,7 +305,7 @@ class ChangesView(ListScheduler):
 
 class ChangesTable(ListScheduler):
     def ready(self, task):
-        task.table.deadline[task.index] = 0.0
+        task._table.deadline[task.index] = 0.0
         super().ready(task)
 
 

@@ -57,7 +57,8 @@ def test_a_prefetch_waits_for_the_room_it_makes():
     record = simulate(node(), jobs, Scripted(script), items=[Item("result", 80), Item("input", 30)])
     assert record.upload[1] == pytest.approx(0.0)
     early = [replace(jobs[1], arrival=11.0)]
-    record = simulate(node(), [jobs[0], *early, jobs[2]], Scripted(script), items=[Item("result", 80), Item("input", 30)])
+    items = [Item("result", 80), Item("input", 30)]
+    record = simulate(node(), [jobs[0], *early, jobs[2]], Scripted(script), items=items)
     assert record.start[1] == pytest.approx(12.0)
 
 

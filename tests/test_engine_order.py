@@ -142,7 +142,8 @@ def test_a_closed_loop_sends_when_its_clients_have_thought():
 
 def test_the_same_run_twice_is_the_same_to_the_last_bit():
     rng = np.random.default_rng(5)
-    jobs = [Job([MODE], [float(t)], arrival=float(a)) for a, t in zip(np.cumsum(rng.random(200)), rng.random(200) * 3, strict=True)]
+    arrivals, times = np.cumsum(rng.random(200)).tolist(), (rng.random(200) * 3).tolist()
+    jobs = [Job([MODE], [t], arrival=a) for a, t in zip(arrivals, times, strict=True)]
     first, second = (simulate(NodeSpec(accelerators=((GPU, 2),)), jobs) for _ in range(2))
     assert np.array_equal(first.finish, second.finish)
     assert np.array_equal(first.place, second.place)

@@ -97,7 +97,7 @@ def test_resuming_in_another_mode_keeps_the_done_fraction():
 
 
 def test_a_move_to_another_node_takes_the_state_over_all_links():
-    """10 bytes: save down at 10 B/s (1 s), network at 5 B/s (2 s), up at 10 B/s (1 s); work 4, moved at 2: 2+1+2+1+2."""
+    """10 bytes: down at 10 B/s (1 s), network at 5 B/s (2 s), up at 10 B/s (1 s); work 4, moved at 2: 2+1+2+1+2."""
     gpu = DeviceType("g", link=Link(upload=10.0, download=10.0))
     network = Link(upload=5.0, download=5.0)
     spec = NodeSpec(accelerators=((gpu, 1),), count=2, network=network)

@@ -309,10 +309,12 @@ def test_srtf_is_schrage_and_miller():
 # Processor sharing -----------------------------------------------------------------------------------------------
 
 
-def sharing(rate: float, size: Part, kind: Any = "timeslice", streams: int = 400, **more: Any) -> Part:
+def sharing(
+    rate: float, size: Part, kind: Any = "timeslice", streams: int = 400, until: float = 4_500.0, **more: Any
+) -> Part:
     """One GPU on which everybody starts at once and shares."""
     entry = {"arrivals": poisson(rate), "gpu_time": size, **more}
-    return scenario(gpus(1, sharing=kind, streams=streams), entry, policy="processor_sharing", until=4_500)
+    return scenario(gpus(1, sharing=kind, streams=streams), entry, policy="processor_sharing", until=until)
 
 
 @pytest.mark.slow
@@ -329,7 +331,7 @@ def test_processor_sharing_knows_only_the_mean(size: Part):
 def test_half_shares_on_one_gpu_are_processor_sharing_of_two():
     """Time slices of tasks that fill half a GPU: k of them run at rate min(1, 2 / k), an M/M/2-PS, whose number in
     system is that of M/M/2: E[T] = E[S] + C(2, a) / (2 - a)."""
-    of = sharing(1.4, exponential(), gpus=0.5)
+    of = sharing(1.4, exponential(), gpus=0.5, until=3_000)
     covered(replicated(of, seed=15), response_mean=1 + erlang_c_wait(1.4, 2))
 
 
@@ -351,8 +353,7 @@ def test_interference_of_mps_by_birth_and_death():
     served = [min(k, 4) / (1 + interference * (min(k, 4) - 1) / 4) for k in range(1, most + 1)]
     chance = birth_death([rate] * most, served)
     exact = float(chance @ np.arange(most + 1)) / rate
-    of = sharing(rate, exponential(), {"kind": "mps", "interference": interference}, streams=1, gpus=0.25)
-    of["workload"][0]["until"] = "2000 s"
+    of = sharing(rate, exponential(), {"kind": "mps", "interference": interference}, streams=1, gpus=0.25, until=2_000)
     covered(replicated(of, seed=17), response_mean=exact)
 
 

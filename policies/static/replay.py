@@ -9,91 +9,21 @@ Cost: O(devices of the step) a task, and one look at each device queue's head th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
 from sim.model.paths import ExistingFile
-from sim.model.plan import Placement, Plan, Step, lane_names
-from sim.model.tasks import Shape, Task, Tasks
-from sim.policy import Decision, Scheduler, Start, View
+from sim.model.plan import Plan, Step, lane_names
+from sim.model.tasks import Shape, Tasks
+from sim.policy import PlannedScheduler, PlanProblem
 
 COLUMNS = ("task", "mode", "device", "order")
 
 
-class PlanFollower(Scheduler):
-    """Follows a plan, which has no problems (`Plan.problems`)."""
-
-    def __init__(self) -> None:
-        self._steps: list[Step] = []
-        self._number: dict[int, int] = {}
-        self._placements: list[Placement] = []
-        self._queues: dict[str, deque[int]] = {}
-        self._waiting: dict[int, Task] = {}
-        self._started: set[int] = set()
-        self._due: list[int] = []
-        """Steps whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
-
-    def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """From now on: this plan.  Called once, before the first task is ready."""
-        self._steps = plan.steps
-        self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
-        self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
-        self._number = {step.task: number for number, step in enumerate(plan.steps)}
-
-    def ready(self, task: Task) -> None:
-        number = self._number[task.index]
-        if number in self._started:  # it was stopped (a device failed): it goes on before what comes after it
-            self._started.discard(number)
-            for device in self._steps[number].devices:
-                self._queues[device].appendleft(number)
-        self._waiting[number] = task
-        self._look_at(number)
-
-    def gone(self, task: Task) -> None:
-        number = self._number[task.index]
-        self._waiting.pop(number, None)
-        if number not in self._started:
-            self._remove(number)
-
-    def schedule(self, view: View) -> Iterator[Decision]:
-        refused: list[int] = []
-        while self._due:
-            number = heappop(self._due)
-            placement = self._placements[number]
-            if number not in self._waiting or not self._heads(number):
-                continue
-            task = self._waiting[number]
-            if view.fits(placement.mode, placement) and view.holds(task, placement):
-                del self._waiting[number]
-                self._started.add(number)
-                self._remove(number)
-                yield Start(task, placement)
-            else:
-                refused.append(number)
-        self._due = refused  # ascending, hence a heap
-
-    def _heads(self, number: int) -> bool:
-        return all(self._queues[device][0] == number for device in self._steps[number].devices)
-
-    def _look_at(self, number: int) -> None:
-        if number in self._waiting and self._heads(number):
-            heappush(self._due, number)
-
-    def _remove(self, number: int) -> None:
-        """Take a step out of its queues: others may head them now."""
-        for device in self._steps[number].devices:
-            queue = self._queues[device]
-            queue.remove(number)
-            if queue:
-                self._look_at(queue[0])
-
-
-class Replay(PlanFollower):
+class Replay(PlannedScheduler):
     """Replays the plan in a table.
 
     plan: CSV or Parquet with one row a task and the columns task (its id), mode (name, or position counted from
@@ -103,25 +33,9 @@ class Replay(PlanFollower):
     def __init__(self, plan: ExistingFile):
         super().__init__()
         self.path = Path(plan)
-        self._loaded = False
 
-    def begin(self, view: View) -> None:
-        self._cluster = view.cluster
-
-    def ready(self, task: Task) -> None:
-        if not self._loaded:  # the first task brings the table that the plan's names refer to
-            self._loaded = True
-            self.follow(read_plan(self.path, task.table, self._cluster), task.table, self._cluster)
-        super().ready(task)
-
-
-def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
-    """Mode and devices of a step; core lanes become cores of their node."""
-    mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
-    if not mode.on_cpu:
-        return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))
-    device = lane_names(cluster)[step.devices[0]]
-    return Placement(mode, (device,), tuple(sorted(int(name[len(device.name) :]) for name in step.devices)))
+    def plan(self, problem: PlanProblem) -> Plan:
+        return read_plan(self.path, problem.tasks, problem.cluster)
 
 
 # Tables -------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class ModeIndex:
         self.seen = -1
         self.kind = kind
         self.simple = simple
-        """Whole GPUs without a claim on their memory: counting open ones is enough."""
+        """Whole GPUs of one stream, without a claim on their memory: counting open ones is enough."""
 
 
 class Capacity:
@@ -181,7 +181,8 @@ class Capacity:
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
         if index is None:
-            simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            plain = mode.type.streams == 1 and mode.type.sharing.kind != "mig"
+            simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and plain
             index = self.indexes[mode] = ModeIndex(self.types[mode.type], simple)
         return index
 
@@ -288,16 +289,18 @@ class Capacity:
             if placement is None:
                 placement = gpu.placements[mode] = Placement(mode, (gpu.device,))
             return placement
-        chosen = [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
-        return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
+        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        if mode.type.streams > 1:
+            fitting.sort(key=lambda gpu: -gpu.free)
+        return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
         """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
-        stay whole), the emptiest where launches share by time slices, else the first."""
+        stay whole), the emptiest where whole launches overlap or share by time slices, else the first."""
         fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
         if not fitting:
             return None
-        if mode.type.sharing.kind == "timeslice":
+        if mode.type.sharing.kind == "timeslice" or (mode.whole and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)
         if mode.whole:
             return fitting[0]

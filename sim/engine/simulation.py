@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from sim.engine.capacity import Capacity, available_at
@@ -43,6 +44,7 @@ from sim.policy.contract import (
     Fetch,
     Hold,
     Move,
+    PlanProblem,
     Reject,
     Scheduler,
     Set,
@@ -121,7 +123,10 @@ class Simulation:
     # Preparation --------------------------------------------------------------------------------------------
 
     def bind(self, scheduler: Scheduler) -> None:
-        """Hand the view to the policy, once."""
+        """Hand the problem (to policies that plan) and the view to the policy, once."""
+        if type(scheduler).prepare is not Scheduler.prepare:
+            known = replace(self.tasks, time=self.tasks.estimate)
+            self.call(scheduler.prepare, PlanProblem(known, self.input.cluster))
         self.call(scheduler.begin, self.view)
 
     def _hooks(self) -> None:
@@ -651,14 +656,12 @@ class Simulation:
         self.waiting.pop(row, None)
         if self.graph is not None:
             self.graph.blocked.pop(row, None)
-        known_to_scheduler = task.state == WAITING
         task.state = ENDED
         self._status[row] = status
         self._finishes[row] = self.clock._now
         self.recorder.reasons[row] = reason
         self.ended += 1
-        if known_to_scheduler:
-            self.call(self.scheduler.gone, task)
+        self.call(self.scheduler.gone, task)
         if self._linked:
             self._after(task)
         self.changed("change")

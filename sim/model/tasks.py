@@ -183,7 +183,7 @@ class Task:
     """
 
     __slots__ = (
-        "index", "arrival", "ready", "shape", "estimates", "_time", "table", "state", "done", "launch",
+        "index", "arrival", "ready", "shape", "estimates", "_time", "_table", "state", "done", "launch",
         "ticket", "memo", "allowed", "_history",
     )  # fmt: skip
 
@@ -196,7 +196,7 @@ class Task:
         self.shape = shape
         self._time = time
         self.estimates = estimates
-        self.table = table
+        self._table = table
         self.state = WAITING
         self.done = 0.0
         self.launch: Any = None
@@ -207,7 +207,7 @@ class Task:
 
     @property
     def id(self) -> Any:
-        return self.table.name(self.index)
+        return self._table.name(self.index)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -215,57 +215,57 @@ class Task:
 
     @property
     def class_(self) -> str:
-        table = self.table
+        table = self._table
         return table.classes[0 if table.class_code is None else table.class_code[self.index]]
 
     @property
     def user(self) -> str:
-        table = self.table
+        table = self._table
         return table.users[0 if table.user_code is None else table.user_code[self.index]]
 
     @property
     def priority(self) -> float:
         """Higher is more urgent; 0 unless given."""
-        column = self.table.priority
+        column = self._table.priority
         return 0.0 if column is None else float(column[self.index])
 
     @property
     def weight(self) -> float:
-        column = self.table.weight
+        column = self._table.weight
         return 1.0 if column is None else float(column[self.index])
 
     @property
     def deadline(self) -> float:
         """Absolute time; inf where there is none."""
-        column = self.table.deadline
+        column = self._table.deadline
         value = math.inf if column is None else float(column[self.index])
         return math.inf if value != value else value
 
     @property
     def expires(self) -> float:
         """Absolute time at which patience ends if the task has not started; inf where there is none."""
-        column = self.table.expires
+        column = self._table.expires
         return math.inf if column is None else float(column[self.index])
 
     @property
     def bytes_in(self) -> int:
-        column = self.table.bytes_in
+        column = self._table.bytes_in
         return 0 if column is None else int(column[self.index])
 
     @property
     def bytes_out(self) -> int:
-        column = self.table.bytes_out
+        column = self._table.bytes_out
         return 0 if column is None else int(column[self.index])
 
     @property
     def reads(self) -> tuple[int, ...]:
         """Indexes of the items it reads."""
-        column = self.table.reads
+        column = self._table.reads
         return () if column is None else column[self.index]
 
     @property
     def writes(self) -> tuple[int, ...]:
-        column = self.table.writes
+        column = self._table.writes
         return () if column is None else column[self.index]
 
     @property

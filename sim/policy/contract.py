@@ -159,6 +159,9 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
+    def prepare(self, problem: PlanProblem) -> None:
+        """Once, before `begin`: the tasks to come as far as a planner may know them.  For static policies."""
+
     def begin(self, view: View) -> None:
         """Once, before the first event."""
 
@@ -169,7 +172,7 @@ class Scheduler:
         """A running task completed."""
 
     def gone(self, task: Task) -> None:
-        """A waiting or running task ended otherwise: rejected, expired, failed."""
+        """A task ended otherwise, perhaps before it was ever ready: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
         """A device failed, was put to sleep, or came back."""
@@ -187,7 +190,7 @@ class Planner(Protocol):
 
 @dataclass
 class PlanProblem:
-    """What a planner may know: all arrivals and estimates, never true durations.
+    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate).
 
     `free_at`: device name -> time from which it is free.  `places`: item -> names of the devices and hosts
     that hold it.  `simulate(plan)` gives the makespan that the engine finds on estimates.

@@ -25,7 +25,7 @@ from sim.errors import InvariantError, RunError
 from sim.model.cluster import Device
 from sim.model.record import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
-from sim.policy.contract import Decision, Scheduler, Start, Stop, View
+from sim.policy.contract import Decision, PlanProblem, Scheduler, Start, Stop, View
 from sim.testing.audit import audit
 from sim.testing.systems import System, small_systems
 
@@ -243,6 +243,9 @@ class Watched(Scheduler):
         self._view: Any = None
         self._rounds = 0
 
+    def prepare(self, problem: PlanProblem) -> None:
+        self.policy.prepare(problem)
+
     def begin(self, view: View) -> None:
         self._view = view
         with _Untouched(self, "begin"):
@@ -263,7 +266,7 @@ class Watched(Scheduler):
             self.policy.finished(task)
 
     def gone(self, task: Task) -> None:
-        self._expect(task, ("waiting", "running", "stopped"), "gone", "ended")
+        self._expect(task, ("new", "waiting", "running", "stopped"), "gone", "ended")
         self._alive.pop(task.index, None)
         with _Untouched(self, "gone"):
             self.policy.gone(task)
