@@ -23,6 +23,9 @@ from sim.policy.queues import TaskQueue
 
 Discipline = Literal["block", "skip"]
 
+DECLINED_DEPTH = 64
+"""Tasks of a shape that a placement rule is asked about in one round after it declined the first."""
+
 
 def arrival_order(task: Task) -> float:
     """First come, first served: the order of arrival.
@@ -124,8 +127,11 @@ class ListScheduler(Scheduler):
         yield WAIT_FOR_CHANGE
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """The rule declined a task that would fit: it may judge others of the shape otherwise."""
-        for task in list(queue):
+        """The rule declined a task that would fit: it may judge others of the shape otherwise.
+
+        Only the next few are asked, or a long queue would be walked through in every round.
+        """
+        for task in queue.first(DECLINED_DEPTH):
             if task is not declined:
                 placement = self.place(task, view)
                 if placement is not None:
