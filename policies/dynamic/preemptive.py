@@ -26,7 +26,7 @@ class PreemptiveList(ListScheduler):
 
     The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
     They wait again, with their work kept.  Tasks that are not preemptible are left alone.
-    Cost: one pass over the running tasks for every head that does not fit.
+    Cost: a pass over the running tasks for a head that does not fit and might displace one of them.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class PreemptiveList(ListScheduler):
         super().__init__(order, placement, discipline)
         self.preemptive = preemptive
         self._in_vain: tuple[float, dict[int, None]] = (-1.0, {})
+        self._worst: Any = None
+        """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 
     def rank(self, task: Task, view: View) -> Any:
-        """Where a running task would stand in the queue."""
+        """Where a running task would stand in the queue; must not grow while it runs."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
@@ -69,6 +71,9 @@ class PreemptiveList(ListScheduler):
                 queues.remove(queue)
             else:
                 queue.remove(task)
+                key = self.order(task)
+                if self._worst is None or key > self._worst:
+                    self._worst = key
                 yield Start(task, placement)
             queues = [queue for queue in queues if queue.head() is not None]
 
@@ -86,8 +91,11 @@ class PreemptiveList(ListScheduler):
         if task.index in self._in_vain[1]:
             return None
         key = self.order(task)
+        if self._worst is None or not self.yields(self._worst, key):
+            return None  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start")]
         ranked.sort(key=lambda entry: entry[0], reverse=True)
+        self._worst = ranked[0][0] if ranked else None
         found = view.make_room(task, [other for rank, other in ranked if self.yields(rank, key)])
         if found is None:
             return None

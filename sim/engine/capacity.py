@@ -2,7 +2,8 @@
 
 Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
 
-The index: for every mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it
+The index: for one whole accelerator of a type there is a bitmask of the nodes that have one, kept with every give
+and take.  For every other mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it
 fits now.  Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by
 looking only at the nodes noted since.  So the cost of a decision grows with what changed, not with the number
 of devices, and first fit is the lowest set bit.
@@ -148,9 +149,11 @@ class NodeState:
 class ModeIndex:
     """Where one mode fits: `mask` is true for the log up to `seen`."""
 
-    __slots__ = ("mask", "seen", "kind", "simple")
+    __slots__ = ("mask", "seen", "kind", "simple", "bare")
 
-    def __init__(self, kind: int, simple: bool):
+    def __init__(self, kind: int, simple: bool, bare: bool):
+        self.bare = bare
+        """Nothing but one whole accelerator: `Capacity.with_open` knows."""
         self.mask = 0
         self.seen = -1
         self.kind = kind
@@ -174,6 +177,14 @@ class Capacity:
         self.log: list[int] = []
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
+        self.noting = False
+        """Does anybody read the log?"""
+        self.with_open = [0] * len(self.types)
+        """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
+        for node in self.nodes:
+            for kind, available in enumerate(node.open):
+                if available:
+                    self.with_open[kind] |= node.bit
         self._log_limit = 4 * len(self.nodes) + 1000
 
     # Where does a mode fit? ---------------------------------------------------------------------------------
@@ -183,12 +194,17 @@ class Capacity:
         if index is None:
             plain = mode.type.streams == 1 and mode.type.sharing.kind != "mig"
             simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and plain
-            index = self.indexes[mode] = ModeIndex(self.types[mode.type], simple)
+            bare = simple and mode.bare
+            index = self.indexes[mode] = ModeIndex(self.types[mode.type], simple, bare)
+            if not bare:
+                self.noting = True
         return index
 
     def mask(self, mode: Mode) -> int:
         """Bitmask of the nodes on which the mode fits now."""
         index = self.indexes.get(mode) or self.index_of(mode)
+        if index.bare:
+            return self.with_open[index.kind]
         if index.seen != len(self.log):
             self._refresh(mode, index)
         return index.mask
@@ -224,12 +240,13 @@ class Capacity:
                     mask ^= node.bit
         index.mask = mask
         index.seen = len(log)
-        if index.seen > self._log_limit:
-            self._empty_log()
+        self.tidy()
 
-    def _empty_log(self) -> None:
-        """Start the log anew: indexes that are not up to date will look at every node once."""
+    def tidy(self) -> None:
+        """Start the log anew if it has grown long: indexes that are behind will look at every node once."""
         length = len(self.log)
+        if length <= self._log_limit:
+            return
         self.log.clear()
         self.log_generation += 1
         for other in self.indexes.values():
@@ -252,18 +269,22 @@ class Capacity:
     def first(self, mode: Mode) -> Placement | None:
         """The mode on the first node where it fits, on that node's first devices."""
         index = self.indexes.get(mode) or self.index_of(mode)
+        if index.bare:
+            mask = self.with_open[index.kind]
+            if not mask:
+                return None
+            node = self.nodes[(mask & -mask).bit_length() - 1]
+            available = node.open[index.kind]
+            placements = node.gpus[(available & -available).bit_length() - 1].placements
+            if mode in placements:
+                return placements[mode]
+            return self.on_node(mode, node)
         if index.seen != len(self.log):
             self._refresh(mode, index)
         mask = index.mask
         if not mask:
             return self._across(mode, self.nodes) if mode.span_any else None
-        node = self.nodes[(mask & -mask).bit_length() - 1]
-        if index.simple and mode.gpus == 1:
-            available = node.open[index.kind]
-            placements = node.gpus[(available & -available).bit_length() - 1].placements
-            if mode in placements:
-                return placements[mode]
-        return self.on_node(mode, node)
+        return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
@@ -371,21 +392,22 @@ class Capacity:
             return -1
         if mode.gpus:
             node = state.node
-            if (
-                state.free < mode.share
-                or mode.gpu_memory > state.room
-                or mode.cpus > node.cpu_free
-                or mode.memory > node.mem_free
-                or not node.up
-            ):
+            if state.free < mode.share or not node.up:
                 return -1
-            state.free -= mode.share
-            state.room -= mode.gpu_memory
-            node.cpu_free -= mode.cpus
-            node.mem_free -= mode.memory
-            if state.free < WHOLE:
-                node.open[state.kind] &= ~state.bit
-            self.log.append(node.index)
+            if not mode.bare:
+                if mode.gpu_memory > state.room or mode.cpus > node.cpu_free or mode.memory > node.mem_free:
+                    return -1
+                state.room -= mode.gpu_memory
+                node.cpu_free -= mode.cpus
+                node.mem_free -= mode.memory
+            state.free = free = state.free - mode.share
+            if free < WHOLE:
+                kind = state.kind
+                available = node.open[kind] = node.open[kind] & ~state.bit
+                if not available:
+                    self.with_open[kind] &= ~node.bit
+            if self.noting:
+                self.log.append(node.index)
             return 0
         if mode.cpus > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
@@ -402,18 +424,35 @@ class Capacity:
         """Release what `quick_take` occupied."""
         mode = placement.mode
         state = self.of[placement.devices[0].index]
-        if mode.gpus:
-            node = state.node
-            state.free += mode.share
+        if not mode.gpus:
+            state.cores |= cores
+            state.cpu_free += mode.cpus
+            state.mem_free += mode.memory
+            self.log.append(state.index)
+            return
+        node = state.node
+        if not mode.bare:
             state.room += mode.gpu_memory
-            if state.free >= WHOLE and state.up and not state.asleep:
-                node.open[state.kind] |= state.bit
-        else:
-            node = state
-            node.cores |= cores
-        node.cpu_free += mode.cpus
-        node.mem_free += mode.memory
-        self.log.append(node.index)
+            node.cpu_free += mode.cpus
+            node.mem_free += mode.memory
+        state.free = free = state.free + mode.share
+        if free >= WHOLE and state.up and not state.asleep:
+            kind = state.kind
+            if not node.open[kind] and node.up:
+                self.with_open[kind] |= node.bit
+            node.open[kind] |= state.bit
+        if self.noting:
+            self.log.append(node.index)
+
+    def _note(self, node: NodeState) -> None:
+        """The node changed by other than the quick ways: bring masks and log along."""
+        for kind, available in enumerate(node.open):
+            if available and node.up:
+                self.with_open[kind] |= node.bit
+            else:
+                self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
 
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
@@ -422,7 +461,7 @@ class Capacity:
             node = self.of[devices[0].index]
             node.cpu_free -= mode.cpus
             node.mem_free -= mode.memory
-            self.log.append(node.index)
+            self._note(node)
             return self._take_cores(node, placement)
         mig = mode.type.sharing.kind == "mig"
         for device in devices:
@@ -436,7 +475,7 @@ class Capacity:
         for node, cpus, memory in self._host_parts(mode, devices):
             node.cpu_free -= cpus
             node.mem_free -= memory
-            self.log.append(node.index)
+            self._note(node)
         return 0
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
@@ -456,7 +495,7 @@ class Capacity:
         for node, cpus, memory in self._host_parts(mode, devices):
             node.cpu_free += cpus
             node.mem_free += memory
-            self.log.append(node.index)
+            self._note(node)
 
     def _host_parts(self, mode: Mode, devices: tuple[Device, ...]) -> list[tuple[NodeState, int, int]]:
         """What a launch holds on the host, by node: (node, cores, memory)."""
@@ -493,15 +532,15 @@ class Capacity:
         gpu.slices[launch] = size
 
     def changed(self, state: GpuState | NodeState) -> None:
-        """Up, asleep or room of a device changed by other means: bring mask and log along."""
-        if isinstance(state, GpuState):
-            if state.open:
-                state.node.open[state.kind] |= state.bit
-            else:
-                state.node.open[state.kind] &= ~state.bit
-            self.log.append(state.node.index)
+        """Up, asleep or room of a device changed by other means."""
+        if isinstance(state, NodeState):
+            self._note(state)
+            return
+        if state.open:
+            state.node.open[state.kind] |= state.bit
         else:
-            self.log.append(state.index)
+            state.node.open[state.kind] &= ~state.bit
+        self._note(state.node)
 
     # What if? -------------------------------------------------------------------------------------------------
 

@@ -101,6 +101,9 @@ class Checker:
                 self._require(held + gpu.free == total and gpu.free >= 0, f"shares of {gpu.device} do not add up")
                 if gpu.open:
                     open_masks[capacity.types[gpu.device.type]] |= gpu.bit
+            for kind, available in enumerate(node.open):
+                marked = bool(capacity.with_open[kind] & node.bit)
+                self._require(marked == bool(available and node.up), f"the index of nodes is wrong about {node.node}")
             self._require(open_masks == node.open, f"the index of open devices of {node.node} is wrong")
 
     def _stages(self) -> None:

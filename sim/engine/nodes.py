@@ -28,6 +28,7 @@ class NodeColumns:
         self._position = 0
 
     def refresh(self) -> None:
+        self._capacity.noting = True
         log = self._capacity.log
         if self._generation != self._capacity.log_generation:
             self._generation = self._capacity.log_generation
@@ -35,6 +36,9 @@ class NodeColumns:
         else:
             touched = set(log[self._position :])
         self._position = len(log)
+        self._capacity.tidy()
+        if self._generation != self._capacity.log_generation:
+            self._generation, self._position = self._capacity.log_generation, 0
         for number in touched:
             node = self._capacity.nodes[number]
             self.cores[number] = node.cpu_free / 1000 if node.up else 0.0

@@ -116,7 +116,7 @@ class Simulation:
         self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
         unconditional = not (run.admission or self.graph or self.patience or self.tasks.items)
         deliver = self._make_ready if unconditional else self._admit
-        self.sources = Sources(run, self.clock, self._status, deliver, progress)
+        self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy)
         self.checker = Checker(self) if check else None
         self.bind(run.scheduler)
 

@@ -39,8 +39,8 @@ class Sources(Timer):
     """
 
     __slots__ = (
-        "run", "tasks", "clock", "status", "deliver", "progress", "to_come", "closed", "_row", "_last", "_base",
-        "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
+        "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "to_come", "closed", "_row", "_last",
+        "_base", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
     )  # fmt: skip
     _shapes: list[int]
     _rows: list[list[float]]
@@ -53,6 +53,7 @@ class Sources(Timer):
         status: Any,
         deliver: Callable[[Task], None],
         progress: Callable[[float, int, int], None] | None,
+        each_block: Callable[[], None],
     ):
         super().__init__(self._arrive)
         self.run = run
@@ -61,6 +62,7 @@ class Sources(Timer):
         self.status = status
         self.deliver = deliver
         self.progress = progress
+        self.each_block = each_block
         self.closed = bool(run.closed)
         # Rows that a client has not sent yet stand last, with arrival inf.
         self._last = int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
@@ -88,6 +90,7 @@ class Sources(Timer):
         self._rows = tasks.time[first:stop].tolist()
         same = tasks.estimate is tasks.time
         self._estimates = self._rows if same else tasks.estimate[first:stop].tolist()
+        self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
 

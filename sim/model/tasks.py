@@ -57,6 +57,13 @@ class Mode:
     batch_limit: int = 1
     """Most tasks in one launch."""
 
+    bare: bool = field(init=False)
+    """One whole accelerator and nothing else, neither host nor its memory: the commonest demand by far."""
+
+    def __post_init__(self) -> None:
+        nothing_else = not (self.cpus or self.memory or self.gpu_memory)
+        object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+
     @property
     def on_cpu(self) -> bool:
         return self.gpus == 0
