@@ -426,6 +426,9 @@ class EngineView:
             if not victim.shape.preemptible or victim.launch is None:
                 continue
             launch = victim.launch
+            if not sketches and launch.placement.mode is modes[0]:
+                # The first victim holds just what is wanted: nothing has to be tried out.
+                return launch.placement, [victim]
             for number in {device.node for device in launch.placement.devices}:
                 if number not in sketches:
                     sketches[number] = capacity.sketch(capacity.nodes[number])

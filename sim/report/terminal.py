@@ -1,167 +1,27 @@
-"""Numbers with the units people use, and aligned tables of text.
+"""Aligned tables of text for a terminal, beside the numbers of `sim.results.wording`.
 
 Nothing heavy is imported here, and nothing is printed: every function gives text.
 """
 
 from __future__ import annotations
 
-import math
+import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-Unit = tuple[float, str]
-
-SECONDS: tuple[Unit, ...] = (
-    (1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"),
+from sim.results.wording import (
+    BYTES, JOULES, PER_TIME, SECONDS, Unit, at_least, clock, count, data_size, energy, figures, fitting, formatter,
+    gap, metric_name, one, pair, plain, rate, seconds, several, share, units_of, with_unit,
 )  # fmt: skip
-BYTES: tuple[Unit, ...] = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
-JOULES: tuple[Unit, ...] = ((1.0, "J"), (1e3, "kJ"), (3.6e6, "kWh"), (3.6e9, "MWh"), (3.6e12, "GWh"))
-PER_TIME: tuple[Unit, ...] = ((1 / 86400, "/d"), (1 / 3600, "/h"), (1 / 60, "/min"), (1.0, "/s"))
 
-# A unit is taken from this many of it on: 90 s rather than 1.5 min, but 3.2 min rather than 192 s.
-_FROM = {"min": 2.0, "h": 1.5, "d": 2.0, "kWh": 0.1, "/s": 0.2, "/min": 1.0, "/h": 0.5}
+__all__ = [
+    "BYTES", "JOULES", "PER_TIME", "SECONDS", "Unit", "at_least", "clock", "count", "data_size", "energy", "figures",
+    "fitting", "formatter", "gap", "metric_name", "one", "padded", "pair", "plain", "rate", "seconds",
+    "several", "share", "table", "units_of", "width", "with_unit", "wrapped",
+]  # fmt: skip
 
-
-def seconds(value: float) -> str:
-    """A duration: `12.3 µs`, `45 s`, `3.2 min`, `2.5 h`."""
-    return one(value, SECONDS)
-
-
-def data_size(value: float) -> str:
-    """Bytes: `1.2 GB`."""
-    return one(value, BYTES)
-
-
-def energy(value: float) -> str:
-    """Joules: `850 J`, `61 kWh`."""
-    return one(value, JOULES)
-
-
-def rate(value: float) -> str:
-    """Events per second: `40/h`, `12.5/s`."""
-    return one(value, PER_TIME)
-
-
-def share(value: float) -> str:
-    """A part of a whole: `63 %`, `0.4 %`."""
-    return one(100 * value, ((1.0, "%"),))
-
-
-def count(value: float) -> str:
-    """A number of things: `1,240`; of a mean, with a digit: `12.5`."""
-    if not math.isfinite(value):
-        return _odd(value)
-    return f"{value:,.0f}" if float(value).is_integer() else figures(value)
-
-
-def plain(value: float) -> str:
-    """A number without a unit."""
-    return figures(value)
-
-
-def figures(value: float, digits: int = 3) -> str:
-    """`digits` figures that matter, without an exponent where that reads well: `0.0123`, `45.6`, `1,234`."""
-    if not math.isfinite(value):
-        return _odd(value)
-    if value == 0:
-        return "0"
-    size = math.floor(math.log10(abs(value)))
-    if size >= 7 or size < -4:
-        return f"{value:.{digits - 1}e}"
-    places = max(0, digits - 1 - size)
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _odd(value: float) -> str:
-    return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
-
-
-def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
-    """The unit in which a group of values reads best: that of the middle one."""
-    known = sorted(abs(v) for v in values if math.isfinite(v) and v != 0)
-    if not known:
-        return next((unit for unit in units if unit[0] == 1.0), units[0])
-    middle = known[(len(known) - 1) // 2]
-    chosen = units[0]
-    for factor, name in units:
-        if middle >= factor * _FROM.get(name, 1.0) * (1 - 1e-12):
-            chosen = (factor, name)
-    return chosen
-
-
-def with_unit(text: str, unit: str) -> str:
-    """`12 s`, but `12/s`, and nothing behind what is no number."""
-    if text in ("–", "∞", "-∞") or not unit:
-        return text
-    return f"{text}{unit}" if unit.startswith("/") else f"{text} {unit}"
-
-
-def one(value: float, units: Sequence[Unit]) -> str:
-    """A value in the unit that suits it."""
-    factor, name = fitting([value], units)
-    return with_unit(figures(value / factor), name)
-
-
-def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[float] | None = None) -> list[str]:
-    """Values in one common unit, each with `± half` where its half-width is known."""
-    factor, name = fitting(values, units)
-    halves = [math.nan] * len(values) if halves is None else halves
-    return [
-        with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)
-    ]
-
-
-def pair(value: float, half: float) -> str:
-    """`12.3 ± 0.4`: the half-width to two figures, the value to the digits which that leaves."""
-    if not (math.isfinite(value) and math.isfinite(half)):
-        return figures(value)
-    if half <= 1e-9 * abs(value):
-        return figures(value)  # the same in every run
-    places = min(9, max(0, 1 - math.floor(math.log10(half))))
-    return f"{value:,.{places}f} ± {half:,.{places}f}"
-
-
-def at_least(value: float, units: Sequence[Unit]) -> str:
-    """A percentile that touches unfinished tasks: no less than this."""
-    return "≥ " + one(value, units)
-
-
-# Units of metrics ---------------------------------------------------------------------------------------------
-
-
-def units_of(metric: str) -> tuple[Unit, ...]:
-    """The units in which a metric or a column of tasks is shown."""
-    if metric.endswith("_j"):
-        return JOULES
-    if metric.endswith(("_utilisation", "_allocation", "_fraction", "attainment", "attainment_admitted")):
-        return ((0.01, "%"),)
-    if metric in ("throughput", "goodput"):
-        return PER_TIME
-    times = ("response", "wait", "makespan", "held", "upload", "compute", "download")
-    return SECONDS if metric.startswith(times) else ((1.0, ""),)
-
-
-_NAMES = {
-    "gpu_utilisation": "GPU busy", "cpu_utilisation": "CPU busy", "gpu_allocation": "GPU held",
-    "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
-}  # fmt: skip
-
-
-def metric_name(metric: str) -> str:
-    """What people call a metric."""
-    return _NAMES.get(metric, metric.removesuffix("_j").replace("_", " "))
-
-
-def formatter(metric: str) -> Callable[[float], str]:
-    """How a single value of a metric is written."""
-    units = units_of(metric)
-    if units == ((1.0, ""),):
-        return count
-    return lambda value: one(value, units)
-
-
-# Tables -------------------------------------------------------------------------------------------------------
+COLUMNS = 100
+"""Most columns that a text or a table takes."""
 
 
 def width(text: str) -> int:
@@ -190,13 +50,6 @@ def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int 
     ]
 
 
-def frame_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """A heading and rows, ready for `table`."""
-    return [list(names), *[list(row) for row in rows]]
-
-
-def wrapped(text: str, columns: int = 100) -> list[str]:
-    """A paragraph as lines."""
-    import textwrap
-
-    return textwrap.wrap(text, columns)
+def wrapped(text: str, columns: int = COLUMNS, indent: int = 0) -> list[str]:
+    """A paragraph as lines; all but the first are indented."""
+    return textwrap.wrap(text, columns, subsequent_indent=" " * indent, break_long_words=False)
