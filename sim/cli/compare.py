@@ -69,7 +69,9 @@ def compare(
         console.as_json(comparison_json(comparison, runs))
     else:
         _show(comparison, runs)
-    _warn(runs, quiet)
+    from sim.report.overview import comparison_remarks
+
+    console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
         console.note(f"tables and picture: {save_comparison(comparison, runs, out)}", quiet)
 
@@ -110,10 +112,3 @@ def _show(comparison: Any, runs: dict[str, Any]) -> None:
     from sim.report.overview import comparison_headline, comparison_lines
 
     console.lines([comparison_headline(runs), "", *comparison_lines(comparison)])
-
-
-def _warn(runs: dict[str, Any], quiet: bool) -> None:
-    from sim.report.overview import remarks
-
-    for label, outcome in runs.items():
-        console.warnings([f"{label}: {text}" for text in remarks(outcome)], quiet)

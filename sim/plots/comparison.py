@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, finite, tidy
-from sim.report.overview import shown_metrics
-from sim.report.terminal import figures, fitting, metric_name, units_of
+from sim.results.wording import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +20,7 @@ COLUMNS = 3
 
 def comparison(found: Comparison) -> Figure:
     """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
-    metrics = shown_metrics(found)
+    metrics = found.metrics
     policies = [str(name) for name in found.table.index]
     columns = 2 if len(metrics) == 4 else min(COLUMNS, len(metrics))
     rows = math.ceil(len(metrics) / columns)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from sim.report.terminal import SECONDS, Unit, fitting
+from sim.results.wording import SECONDS, Unit, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +26,18 @@ INK, MUTED, GRID = "#222222", "#666666", "#E4E4E4"
 DPI = 150
 
 
+class Picture(Figure):
+    """A figure that a notebook shows by itself, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()
+
+
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
     """A figure of its own, in inches."""
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    return Picture(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
 
 def own_axes(ax: Axes | None, width: float = 9.0, height: float = 4.5) -> Axes:

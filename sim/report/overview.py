@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.model.record import RunInput
 from sim.report import terminal
+from sim.results.metrics import NO_DIRECTION
 from sim.results.replications import Replications
 from sim.results.result import Result
 
 if TYPE_CHECKING:
-    from sim.results.compare import Comparison
+    from sim.results.compare import Comparison, Finding
 
 Outcome = Result | Replications
 
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
-UNLESS_ZERO = ("rejected", "energy_j")
-"""Metrics that a comparison shows only where some policy has any."""
 
 
 def first_of(outcome: Outcome) -> Result:
@@ -102,6 +102,13 @@ class Figures:
     def known(self, metric: str) -> bool:
         return not math.isnan(self(metric)[0])
 
+    def defined_in(self, metric: str) -> str:
+        """` (in 3 of 10 replications)`, where it is not defined in all."""
+        if not isinstance(self.outcome, Replications):
+            return ""
+        known, runs = int(self.outcome.column(metric).notna().sum()), len(self.outcome)
+        return f" (in {known} of {runs} replications)" if known < runs else ""
+
     def text(self, metric: str) -> str:
         """The value for people, with its unit."""
         value, half = self(metric)
@@ -130,8 +137,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
         texts = [terminal.several([value], units, [half])[0] for value, half in found]
         if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in found):
             known = outcome.measured.known(name)
-            least = terminal.one(float(known.max()), units) if len(known) else "∞"
-            texts = [f"≥ {least}" if math.isinf(v) else text for text, (v, _) in zip(texts, found, strict=True)]
+            least = terminal.at_least(float(known.max()) if len(known) else math.inf, units)
+            texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, found, strict=True)]
         rows.append([name, *texts])
     return terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
 
@@ -139,7 +146,7 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
 def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows = [["tasks", _fates(figures)]]
     if figures.known("makespan"):
-        rows.append(["makespan", figures.text("makespan")])
+        rows.append(["makespan", figures.text("makespan") + figures.defined_in("makespan")])
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.known(f"{kind}_utilisation") and figures(f"{kind}_allocation")[0] > 0:
             busy, held = figures.text(f"{kind}_utilisation"), figures.text(f"{kind}_allocation")
@@ -170,67 +177,167 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that must stand beside the figures; of replications a few, and how many more."""
-    found = list(outcome.warnings)
-    if isinstance(outcome, Replications):
-        if len(found) > 3:
-            found = [*found[:2], f"{len(found) - 2} more replications have such a warning"]
-        if len(outcome) > 1 and _identical(outcome):
-            found.append(
-                "all replications are identical: nothing in this scenario is random, so intervals say nothing"
-            )
+    """Warnings that must stand beside the figures; those of replications in a line for all that are alike."""
+    if not isinstance(outcome, Replications):
+        return list(outcome.warnings)
+    found = gathered(outcome)
+    if len(outcome) > 1 and identical(outcome):
+        found.append("all replications are identical: nothing in this scenario is random, so intervals say nothing")
     return found
 
 
-def _identical(runs: Replications) -> bool:
+_REPLICATION = re.compile(r"^replication (\d+): ")
+_UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
+
+
+def gathered(runs: Replications) -> list[str]:
+    """The warnings of replications: a line a kind, with the range of its figures over the replications."""
+    kinds: dict[str, list[tuple[float, ...]]] = {}
+    for warning in runs.warnings:
+        text = _REPLICATION.sub("", warning)
+        match = _UNFINISHED.match(text)
+        numbers = (float(match[1]), float(match[2])) if match else ()
+        kinds.setdefault(match[3] if match else text, []).append(numbers)
+    found = []
+    for text, rows in kinds.items():
+        where = f"in all {len(runs)} replications"
+        if len(rows) < len(runs):
+            where = f"in {len(rows)} of {len(runs)} replications"
+        if rows[0]:
+            tasks, percent = (_range(column) for column in zip(*rows, strict=True))
+            found.append(f"{tasks} tasks ({percent} %) were {text} ({where})")
+        else:
+            found.append(f"{text} ({where})")
+    return found
+
+
+def _range(values: Iterable[float]) -> str:
+    low, high = min(known := list(values)), max(known)
+    return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
+
+
+def identical(runs: Replications) -> bool:
+    """Nothing is random: every replication gave the same."""
     values = runs.values
     return bool((values.eq(values.iloc[0]) | values.isna()).all(axis=None))
 
 
-def shown_metrics(comparison: Comparison) -> list[str]:
-    """The metrics of a comparison, without those that nothing here has (rejections, energy)."""
-    metrics = list(comparison.table.columns.get_level_values(0).unique())
-    telling = [m for m in metrics if m not in UNLESS_ZERO or (comparison.table[m]["mean"] != 0).any()]
-    return telling or metrics
+def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
+    """The same of all policies: a line a policy and kind, one for all where nothing is random."""
+    many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
+    found = [
+        f"{label}: {text}"
+        for label, run in runs.items()
+        for text in (gathered(run) if isinstance(run, Replications) else run.warnings)
+    ]
+    if many and all(identical(run) for run in many):
+        found.append("all replications are identical: nothing in this scenario is random, so intervals say nothing")
+    return found
+
+
+# Comparisons --------------------------------------------------------------------------------------------------
+
+LONGEST_LABEL = 44
+"""Longer names of policies go on in a second line."""
+GAP = 3
+"""Blanks between two columns."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """A row a policy, a column a metric in one unit, ◂ at a policy shown to be better than all others."""
-    policies = [str(name) for name in comparison.table.index]
-    metrics = shown_metrics(comparison)
-    columns = []
-    for metric in metrics:
-        part = comparison.table[metric]
-        texts = terminal.several(part["mean"].tolist(), terminal.units_of(metric), part["half_width"].tolist())
-        marks = [" ◂" if policy == comparison.winners[metric] else "  " for policy in policies]
-        texts = [text + mark for text, mark in zip(texts, marks, strict=True)]
-        columns.append([terminal.metric_name(metric) + "  ", *texts])
-    first = ["policy", *policies]
-    rows = [[name, *(column[number] for column in columns)] for number, name in enumerate(first)]
-    infinite = np.isinf(comparison.table[metrics].to_numpy(dtype=float)).any()
-    notes = ["∞: unfinished tasks count as +∞"] if infinite else []
-    return [*terminal.table(rows, right=range(1, len(columns) + 1), gap=2), *notes, "", *_said(comparison, metrics)]
+    """A row a policy, a column a metric in one unit, ◂ at a policy shown to be better than all others.
+
+    What is too wide for the terminal goes on below, with the policies again.
+    """
+    columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
+    labels = [terminal.wrapped(label, LONGEST_LABEL, 2) for label in ["policy", *comparison.table.index]]
+    room = terminal.COLUMNS - max(terminal.width(line) for label in labels for line in label)
+    lines: list[str] = []
+    for block in _blocks(columns, room):
+        rows = []
+        for number, label in enumerate(labels):
+            rows.append([label[0], *(column[number] for column in block)])
+            rows += [[line] for line in label[1:]]
+        lines += ["", *terminal.table(rows, right=range(1, len(block) + 1), gap=GAP)]
+    return [*lines[1:], *_notes(comparison), "", *_said(comparison)]
 
 
-def _said(comparison: Comparison, metrics: list[str]) -> list[str]:
-    """The sentences of a comparison; where no difference is shown, one line for all metrics of a pair."""
-    if (comparison.pairs["n"] < 2).all():
+def _marked(cells: list[str]) -> list[str]:
+    """Where one has a mark, room for it behind every cell, so that figures stand below figures."""
+    if not any(cell.endswith(" ◂") for cell in cells):
+        return cells
+    return [cell if cell.endswith(" ◂") else cell + "  " for cell in cells]
+
+
+def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
+    """Columns, parted so that each part is no wider than there is room (but has one column at least)."""
+    blocks: list[list[list[str]]] = []
+    left = 0
+    for column in columns:
+        wide = GAP + max(map(terminal.width, column))
+        if not blocks or wide > left:
+            blocks.append([])
+            left = room
+        blocks[-1].append(column)
+        left -= wide
+    return blocks
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """What must stand beside the table: means of fewer runs, infinite ones."""
+    table, notes = comparison.table, []
+    for metric in comparison.metrics:
+        runs = table[metric]["n"]
+        fewer = [f"{runs[policy]:g} under {policy}" for policy in table.index if runs[policy] < runs.max()]
+        if fewer:
+            notes.append(
+                f"{terminal.metric_name(metric)}: of the runs in which it is defined, {', '.join(fewer)} of {runs.max():g}"
+            )
+    means = table[[(metric, "mean") for metric in comparison.metrics]].to_numpy(dtype=float)
+    return notes + (["∞: unfinished tasks count as +∞"] if np.isinf(means).any() else [])
+
+
+def _said(comparison: Comparison) -> list[str]:
+    """What the pairs show: a line a metric and policy, and what the figures behind ± are."""
+    if (comparison.pairs["n"] < 2).all() and not any(row.left_out for row in comparison.findings):
         return ["One run of each policy says nothing about chance; --replications 10 would."]
-    pairs = {f"{row.policy} and {row.other}" for row in comparison.pairs.itertuples()}
-    pairs |= {f"{row.other} and {row.policy}" for row in comparison.pairs.itertuples()}
-    shown: list[str] = []
-    open_: dict[frozenset[str], tuple[str, list[str]]] = {}
-    for sentence in comparison.sentences:
-        who, _, rest = sentence.partition(": no difference in ")
-        metric = rest.partition(" shown, ")[0]
-        if rest and who in pairs:
-            if metric in metrics:
-                both = frozenset(who.split(" and "))
-                open_.setdefault(both, (who, []))[1].append(terminal.metric_name(metric))
-        elif any(f" {metric} " in sentence for metric in metrics):
-            shown.append(sentence)
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for row in comparison.findings:
+        if row.metric not in NO_DIRECTION:
+            groups.setdefault((row.metric, row.policy), []).append(row)
+    lines = [line for rows in groups.values() for line in terminal.wrapped(_sentence(rows), indent=2)]
+    numbers = sorted({row.n for row in comparison.findings if row.n > 1})
+    if not lines or not numbers:
+        return lines
+    runs = " to ".join(f"{number}" for number in dict.fromkeys((numbers[0], numbers[-1])))
     level = f"{comparison.confidence * 100:g} %"
-    return shown + [f"{who}: no difference shown in {', '.join(names)} ({level})" for who, names in open_.values()]
+    method = (
+        f"± are {level} intervals: above of each policy's expectation, here of paired differences "
+        f"(Holm over the pairs of a metric, {runs} replications)."
+    )
+    return [*lines, "", *terminal.wrapped(method)]
+
+
+def _sentence(rows: list[Finding]) -> str:
+    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no difference to random shown`."""
+    name = terminal.metric_name(rows[0].metric)
+    by_kind: dict[str, list[Finding]] = {}
+    for row in rows:
+        by_kind.setdefault(row.shown, []).append(row)
+    others = {kind: ", ".join(row.other for row in found) for kind, found in by_kind.items()}
+    parts = []
+    if "different" in by_kind:
+        parts.append(", ".join(row.gap for row in by_kind["different"]))
+    if "equal" in by_kind:
+        parts.append(f"the same as under {others['equal']} in every run")
+    if set(by_kind) == {"open"}:
+        return f"{rows[0].policy}: no difference in {name} to {others['open']} shown"
+    if "open" in by_kind:
+        parts.append(f"no difference to {others['open']} shown")
+    if "one run" in by_kind:
+        parts.append(f"one run says nothing about the difference to {others['one run']}")
+    if "undefined" in by_kind:
+        parts.append(f"not comparable with {others['undefined']}: infinite or undefined in some runs")
+    return f"{rows[0].policy}: {name} {'; '.join(parts)}"
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,42 +21,140 @@ from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.statistics import paired_differences, student_interval
+from sim.results.wording import gap, metric_name, several, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEFAULT_METRICS = (
+    "makespan",
     "response_mean",
     "response_p95",
     "goodput_fraction",
     "rejected",
+    "expired",
+    "failed",
+    "unfinished",
     "gpu_utilisation",
     "energy_j",
 )
+"""Of these a comparison takes what tells something here: see `telling_metrics`."""
+
+UNLESS_ZERO = ("rejected", "expired", "failed", "unfinished", "energy_j")
+"""Told only where some policy has any."""
+
+Shown = Literal["different", "equal", "open", "one run", "undefined"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What two policies' runs tell about one metric: difference = policy - other, over n pairs of runs.
+
+    `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
+    difference would speak; with any of them nothing is concluded.
+    """
+
+    metric: str
+    policy: str
+    other: str
+    difference: float
+    half_width: float
+    p: float
+    significant: bool
+    n: int
+    left_out: int
+    confidence: float
+
+    @property
+    def shown(self) -> Shown:
+        if math.isnan(self.difference) or self.left_out:
+            return "undefined"
+        if self.n < 2:
+            return "one run"
+        if self.significant:
+            return "different"
+        return "equal" if self.half_width == 0 else "open"
+
+    @property
+    def gap(self) -> str:
+        """`63 ± 47 s below fcfs`."""
+        size = gap(self.metric, self.difference, self.half_width)
+        return f"{size} {'above' if self.difference > 0 else 'below'} {self.other}"
+
+    @property
+    def sentence(self) -> str:
+        name, both = metric_name(self.metric), f"{self.policy} and {self.other}"
+        method = f"(paired, {self.confidence * 100:g} %, Holm, n = {self.n})"
+        if self.shown == "undefined":
+            where = f"undefined or infinite in {self.left_out} pairs of runs" if self.left_out else "undefined"
+            return f"{both}: {name} cannot be compared: {where}"
+        if self.shown == "one run":
+            found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
+            return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
+        if self.shown == "equal":
+            return f"{both}: the same {name} in each of {self.n} runs"
+        if self.shown == "open":
+            return f"{both}: no difference in {name} shown: {self.policy} {self.gap} {method}"
+        if self.half_width == 0:
+            return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
+        return f"{self.policy}: {name} {self.gap} {method}"
+
+    def reversed(self) -> Finding:
+        """The same, seen from the other policy."""
+        return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
 
 
 @dataclass
 class Comparison:
     """What `compare` found.
 
-    `table`: index policy; columns (metric, "mean") and (metric, "half_width"), the interval of each policy's
-    own mean.  `pairs`: a row a metric and compared pair: metric, policy, other, difference (policy - other),
-    half_width, p, significant, n.  `winners`: metric -> the policy that is better than all others, or None.
-    `sentences`: the same for people.
+    `table`: index policy; columns (metric, "mean"), (metric, "half_width") of the interval of each policy's own
+    mean, and (metric, "n"), the runs in which it is defined.  `pairs`: a row a metric and compared pair: metric,
+    policy, other, difference (policy - other), half_width, p, significant, n.  `winners`: metric -> the policy
+    that is better than all others, or None.  `findings`: with a baseline one a pair; otherwise the best policy
+    against each other one, by metric.  `sentences`: the same for people.
     """
 
     table: pd.DataFrame
     pairs: pd.DataFrame
     winners: dict[str, str | None]
-    sentences: list[str]
+    findings: list[Finding]
     confidence: float
 
+    @property
+    def metrics(self) -> list[str]:
+        return list(self.winners)
+
+    @property
+    def sentences(self) -> list[str]:
+        return [finding.sentence for finding in self.findings]
+
+    def cells(self, metric: str) -> list[str]:
+        """The metric of every policy in one unit, each with its interval; ◂ at the winner."""
+        part = self.table[metric]
+        texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
+        return [
+            text + (" ◂" if policy == self.winners[metric] else "")
+            for text, policy in zip(texts, self.table.index, strict=True)
+        ]
+
+    def shown_table(self) -> pd.DataFrame:
+        """Texts for people: a row a policy, a column a metric."""
+        return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
+
+    def plot(self) -> Figure:
+        """A panel a metric: each policy's mean and interval."""
+        from sim import plots
+
+        return plots.comparison(self)
+
     def __repr__(self) -> str:
-        shown = pd.DataFrame(index=self.table.index)
-        for name in self.table.columns.get_level_values(0).unique():
-            part = self.table[name]
-            texts = [_value(m, h) for m, h in zip(part["mean"], part["half_width"], strict=True)]
-            shown[name] = [
-                t + (" ◂" if p == self.winners[name] else "") for t, p in zip(texts, shown.index, strict=True)
-            ]
-        return "\n".join([shown.to_string(), "", *self.sentences])
+        return "\n".join([self.shown_table().to_string(line_width=100), "", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return self.shown_table().to_html() + "".join(f"<div>{escape(text)}</div>" for text in self.sentences)
 
 
 def compare(
@@ -67,9 +166,8 @@ def compare(
 ) -> Comparison:
     """Compare policies (by name) on metrics over the replications they have in common.
 
-    With a `baseline` every policy is compared with it, otherwise all pairs are.  Metrics that no policy
-    defines here (deadlines without deadlines) are left out.  Energy is taken to one common end per
-    replication.
+    With a `baseline` every policy is compared with it, otherwise all pairs are.  Without `metrics` those are
+    compared that tell something here.  Energy is taken to one common end per replication.
     """
     if len(runs) < 2:
         raise UsageError("a comparison needs at least two policies")
@@ -78,28 +176,44 @@ def compare(
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     sets = {name: Replications([run]) if isinstance(run, Result) else run for name, run in runs.items()}
-    names = list(DEFAULT_METRICS if metrics is None else metrics)
-    columns = {name: _columns(sets, name) for name in names}
-    if metrics is None:
-        columns = {name: frame for name, frame in columns.items() if frame.notna().any(axis=None)}
+    columns = telling_metrics(sets) if metrics is None else {name: _columns(sets, name) for name in metrics}
     policies = list(sets)
     pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
-    table, rows, winners, sentences = {}, [], {}, []
+    table, rows, winners, findings = {}, [], {}, []
     for name, frame in columns.items():
         intervals = [student_interval(frame[policy].to_numpy(), confidence, name) for policy in policies]
         table[name, "mean"] = [interval.mean for interval in intervals]
         table[name, "half_width"] = [interval.half_width for interval in intervals]
+        table[name, "n"] = [interval.n for interval in intervals]
         found = _pairs(name, frame, pairs, confidence)
         rows += found
         winners[name] = _winner(name, frame, found, policies)
-        sentences += _sentences(name, frame, found, confidence, baseline)
+        findings += found if baseline is not None else _of_the_best(name, frame, found)
+    kept = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
     return Comparison(
         pd.DataFrame(table, index=pd.Index(policies, name="policy")),
-        pd.DataFrame(rows),
+        pd.DataFrame([{key: getattr(row, key) for key in kept} for row in rows], columns=list(kept)),
         winners,
-        sentences,
+        findings,
         confidence,
     )
+
+
+def telling_metrics(sets: Mapping[str, Replications]) -> dict[str, pd.DataFrame]:
+    """The default metrics that tell something of these runs, with their columns.
+
+    The makespan where every run went on until it was drained; deadlines, rejections, energy and so on where there
+    are any; how busy the cores are where there are no GPUs.
+    """
+    columns = {name: _columns(sets, name) for name in DEFAULT_METRICS}
+    drained = all(math.isinf(result.horizon) for runs in sets.values() for result in runs.results)
+    if not drained or columns["makespan"].isna().any(axis=None):
+        del columns["makespan"]
+    if columns["gpu_utilisation"].isna().all(axis=None):
+        columns["cpu_utilisation"] = _columns(sets, "cpu_utilisation")
+    telling = {name: frame for name, frame in columns.items() if frame.notna().any(axis=None)}
+    some = {n: f for n, f in telling.items() if n not in UNLESS_ZERO or (f.fillna(0.0) != 0).any(axis=None)}
+    return some or telling
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
@@ -111,17 +225,25 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
     return pd.concat(columns, axis=1, join="inner")
 
 
-def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[dict]:
-    differences = []
+def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
+    differences, left_out = [], []
     for policy, other in pairs:
         both = frame[[policy, other]].to_numpy(dtype=np.float64)
-        both = both[np.isfinite(both).all(axis=1)]
-        differences.append(both[:, 0] - both[:, 1])
-    return [
-        {"metric": metric, "policy": policy, "other": other, "difference": d.mean, "half_width": d.half_width,
-         "p": d.p, "significant": d.significant, "n": d.n}
-        for (policy, other), d in zip(pairs, paired_differences(differences, confidence), strict=True)
-    ]  # fmt: skip
+        both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
+        finite = np.isfinite(both).all(axis=1)
+        differences.append(both[finite, 0] - both[finite, 1])
+        left_out.append(len(both) - int(finite.sum()))
+    # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
+    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
+    findings = []
+    for (policy, other), out in zip(pairs, left_out, strict=True):
+        if out:
+            found = (math.nan, math.nan, math.nan, False, 0)
+        else:
+            d = next(whole)
+            found = (d.mean, d.half_width, d.p, d.significant, d.n)
+        findings.append(Finding(metric, policy, other, *found, out, confidence))
+    return findings
 
 
 def better(metric: str, difference: float) -> bool:
@@ -129,72 +251,26 @@ def better(metric: str, difference: float) -> bool:
     return difference > 0 if metric in HIGHER_IS_BETTER else difference < 0
 
 
-def _winner(metric: str, frame: pd.DataFrame, found: list[dict], policies: list[str]) -> str | None:
+def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:
     """The policy that every comparison shows to be better than each other one; None where that is open."""
     if metric in NO_DIRECTION or np.isinf(frame.to_numpy(dtype=np.float64)).any():
         return None
     for policy in policies:
         beaten = set()
         for row in found:
-            if row["significant"] and policy in (row["policy"], row["other"]):
-                sign = 1 if row["policy"] == policy else -1
-                if better(metric, sign * row["difference"]):
-                    beaten.add(row["other"] if sign == 1 else row["policy"])
+            if row.significant and policy in (row.policy, row.other):
+                seen = row if row.policy == policy else row.reversed()
+                if better(metric, seen.difference):
+                    beaten.add(seen.other)
         if len(beaten) == len(policies) - 1:
             return policy
     return None
 
 
-def _sentences(
-    metric: str, frame: pd.DataFrame, found: list[dict], confidence: float, baseline: str | None
-) -> list[str]:
-    """One sentence a pair with a baseline; otherwise the best policy against each other one."""
+def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
+    """The policy with the best mean against each other one."""
     means = frame.mean()
-    lead = means.idxmax() if metric in HIGHER_IS_BETTER else means.idxmin() if means.notna().any() else None
-    sentences = []
-    for row in found:
-        if baseline is None and lead not in (row["policy"], row["other"]):
-            continue
-        first, second, difference = row["policy"], row["other"], row["difference"]
-        if baseline is None and second == lead:
-            first, second, difference = second, first, -difference
-        sentences.append(_sentence(metric, first, second, difference, row, confidence))
-    return sentences
-
-
-def _sentence(metric: str, first: str, second: str, difference: float, row: dict, confidence: float) -> str:
-    unit = _unit(metric)
-    where = "above" if difference > 0 else "below"
-    level = f"{confidence * 100:g} %"
-    if math.isnan(difference):
-        return f"{first} and {second}: {metric} cannot be compared: undefined or infinite in every pair of runs"
-    if row["n"] < 2:
-        gap = f"{abs(difference):.4g}{unit} {where}" if difference else "the same as"
-        return f"{first}: {metric} {gap} {second} in the one run of each; one run says nothing about chance"
-    half = row["half_width"]
-    method = f"(paired, {level}, Holm, n = {row['n']})"
-    if not row["significant"]:
-        gap = f"{difference:+.3g} ± {half:.2g}{unit}"
-        return f"{first} and {second}: no difference in {metric} shown, {gap} {method}"
-    return f"{first}: {metric} {_rounded(abs(difference), half)}{unit} {where} {second} {method}"
-
-
-def _rounded(value: float, half: float) -> str:
-    """The value to the digits that its half-width leaves: 12 ± 3, 0.16 ± 0.02."""
-    if not half > 0:
-        return f"{value:.4g} ± 0"
-    digits = max(0, -math.floor(math.log10(half)))
-    return f"{value:.{digits}f} ± {half:.{digits}f}"
-
-
-def _value(mean: float, half: float) -> str:
-    if math.isnan(mean):
-        return "-"
-    return f"{mean:.6g}" if math.isnan(half) else f"{mean:.6g} ± {half:.2g}"
-
-
-def _unit(metric: str) -> str:
-    if metric.endswith("_j"):
-        return " J"
-    seconds = metric == "makespan" or metric.startswith(("response_", "wait_"))
-    return " s" if seconds else "/s" if metric in ("throughput", "goodput") else ""
+    if not means.notna().any():
+        return []
+    best = means.idxmax() if metric in HIGHER_IS_BETTER else means.idxmin()
+    return [row if row.policy == best else row.reversed() for row in found if best in (row.policy, row.other)]

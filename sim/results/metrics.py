@@ -345,12 +345,19 @@ RUN_ONLY = frozenset(
 
 HIGHER_IS_BETTER = frozenset(
     {
-        "completed", "throughput", "goodput", "goodput_fraction", "slo_attainment", "attainment_admitted",
-        "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "jain",
+        "completed", "throughput", "goodput", "goodput_fraction", "slo_attainment", "attainment_admitted", "jain",
     }
 )  # fmt: skip
-NO_DIRECTION = frozenset({"tasks", "preemptions", "migrations", "makespan_bound"})
-"""Metrics of which neither more nor less is better: compared, but never won."""
+NO_DIRECTION = frozenset(
+    {
+        "tasks", "preemptions", "migrations", "makespan_bound",
+        "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
+    }
+)  # fmt: skip
+"""Metrics of which neither more nor less is better: compared, but never won.
+
+A device can be busy with work that is lost later, or that another device would do in a tenth of the time.
+"""
 
 
 def summary_names(bound: float = SLOWDOWN_BOUND) -> list[str]:

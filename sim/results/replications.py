@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
-from sim.results.result import Result, json_values
+from sim.results.result import SHOWN, Result, html_table, json_values
 from sim.results.statistics import Interval, deviation, student_interval
+from sim.results.wording import several, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Replications:
@@ -129,16 +133,31 @@ class Replications:
         }
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
+    def plot(self) -> Figure:
+        """The picture of the first run, with the mean response of every replication beside."""
+        from sim import plots
+
+        return plots.default(self)
+
+    def _title(self) -> str:
+        parts = (self.name or "runs", self.policy, f"seed {self.seed}", f"{len(self)} replications, 95 % intervals")
+        return " · ".join(part for part in parts if part)
+
+    def _shown(self) -> dict[str, str]:
+        """The metrics that its display shows, by name: mean ± half-width of the interval."""
+        shown = {}
+        for name in SHOWN:
+            found = student_interval(self.column(name).to_numpy()) if name in self.values.columns else None
+            if found is not None and not math.isnan(found.mean):
+                shown[name] = several([found.mean], units_of(name), [found.half_width])[0]
+        return shown
+
     def __repr__(self) -> str:
-        title = " · ".join(part for part in (self.name or "runs", self.policy, f"seed {self.seed}") if part)
-        lines = [f"<Replications {title}, n = {len(self)}, 95 % intervals>"]
-        summary = self.summary
-        for name in ("wait_mean", "response_mean", "response_p95", "gpu_utilisation"):
-            if name in summary.index:
-                found = student_interval(self.column(name).to_numpy())
-                spread = "" if math.isnan(found.half_width) else f" ± {found.half_width:.3g}"
-                lines.append(f"{name:<18}{found.mean:.6g}{spread}")
-        return "\n".join(lines + [f"! {warning}" for warning in self.warnings[:5]])
+        lines = [f"{name:<18}{text}" for name, text in self._shown().items()]
+        return "\n".join([f"<Replications {self._title()}>", *lines, *(f"! {text}" for text in self.warnings[:5])])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._shown(), self.warnings[:5])
 
 
 _END, _WATTS = "_end", "_watts_at_end"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,11 @@ from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
 from sim.results.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.usage import Usage, devices_table, timeline_table, usage
+from sim.results.wording import at_least, formatter, units_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sim.results.statistics import Interval
 
 UNFINISHED_WARNING = 0.01
@@ -187,12 +191,24 @@ class Result:
     # Showing and saving -----------------------------------------------------------------------------------
 
     def text(self, name: str) -> str:
-        """One value for people; `≥` where a percentile touches unfinished tasks."""
+        """One value for people, with its unit; `≥` where a percentile touches unfinished tasks."""
         value = self.metric(name)
         if math.isinf(value):
-            known = self.measured.known(name.rpartition("_")[0])
-            return f"≥ {known.max():.6g}" if len(known) else "∞"
-        return "-" if math.isnan(value) else f"{value:.6g}"
+            known = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
+            return at_least(float(known.max()) if len(known) else value, units_of(name))
+        return formatter(name)(value)
+
+    def plot(self) -> Figure:
+        """The picture that suits this run (`sim.plots` has others)."""
+        from sim import plots  # the one place in results that knows of pictures: matplotlib loads when asked for
+
+        return plots.default(self)
+
+    def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
+        """Why a task waited, as stretches of time with causes; without a task, seconds of each cause by class (user)."""
+        from sim.results import explain
+
+        return explain.explain_all(self, by) if task is None else explain.explain(self, task)
 
     def to_json(self) -> dict[str, Any]:
         """{"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
@@ -211,19 +227,33 @@ class Result:
 
         return load(Path(directory))
 
+    def _title(self) -> str:
+        return " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
+
+    def _shown(self) -> dict[str, str]:
+        """The metrics that its display shows, by name, as texts."""
+        return {name: self.text(name) for name in SHOWN if not math.isnan(self.metric(name))}
+
     def __repr__(self) -> str:
-        shown = [
-            "tasks",
-            "unfinished",
-            "wait_mean",
-            "response_mean",
-            "response_p95",
-            "makespan",
-            "gpu_utilisation",
-        ]
-        title = " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
-        lines = [f"{name:<18}{self.text(name)}" for name in shown]
-        return "\n".join([f"<Result {title}>", *lines, *(f"! {warning}" for warning in self.warnings)])
+        lines = [f"{name:<18}{text}" for name, text in self._shown().items()]
+        return "\n".join([f"<Result {self._title()}>", *lines, *(f"! {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._shown(), self.warnings)
+
+
+SHOWN = ("tasks", "unfinished", "wait_mean", "response_mean", "response_p95", "makespan", "slo_attainment",
+         "gpu_utilisation", "cpu_utilisation")  # fmt: skip
+"""What a result shows of itself, where it is defined."""
+
+
+def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
+    """What notebooks show of a result."""
+    from html import escape
+
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+    notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"
 
 
 def json_values(values: dict[str, Any]) -> dict[str, Any]:

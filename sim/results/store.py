@@ -179,6 +179,7 @@ def load_record(directory: Path) -> Record:
         frame = pd.read_parquet(record / "launches.parquet")
         launches = {str(name): values.to_numpy() for name, values in frame.items()}
     run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"])
+    run.policy = about["policy"]
     if len(run.tasks) != len(columns["status"]):
         raise UsageError(
             f"{directory}: the scenario gives {len(run.tasks)} tasks now, the run had {len(columns['status'])}; "
@@ -200,9 +201,12 @@ def load_record(directory: Path) -> Record:
 
 
 def rebuild_input(path: Path, seed: int, replication: int) -> RunInput:
-    """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room."""
+    """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room.
+
+    Its policy is not asked for again: it may have been a class that is not known here.
+    """
     if not path.is_file():
         raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
     from sim.scenario.scenario import load as load_scenario
 
-    return load_scenario(path).build(seed, replication)
+    return load_scenario(path, {"policy": "fcfs"}).build(seed, replication)

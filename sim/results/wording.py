@@ -43,8 +43,8 @@ def rate(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A part of a whole: `63 %`, `0.4 %`."""
-    return one(100 * value, ((1.0, "%"),))
+    """A part of a whole: `63 %`, `0.4 %`, `99.97 %`."""
+    return one(value, PERCENT)
 
 
 def count(value: float) -> str:
@@ -100,7 +100,11 @@ def with_unit(text: str, unit: str) -> str:
 def one(value: float, units: Sequence[Unit]) -> str:
     """A value in the unit that suits it."""
     factor, name = fitting([value], units)
-    return with_unit(figures(value / factor), name)
+    text = figures(value / factor)
+    if units == PERCENT and text == "100" and value < 1:
+        # Not all, but almost: as many nines as it has, and one figure more.
+        text = figures(100 * value, 4 + min(9, math.floor(-math.log10(1 - value))))
+    return with_unit(text, name)
 
 
 def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[float] | None = None) -> list[str]:
@@ -131,6 +135,9 @@ def clock(value: float) -> str:
     """A moment on the simulated clock, in seconds to a microsecond or six figures: `86.1769 s`, `1,234,567 s`."""
     if not math.isfinite(value):
         return _odd(value)
+    if 0 < abs(value) < 1e-3:
+        factor, name = fitting([value], SECONDS)
+        return f"{value / factor:.6g} {name}"
     text = f"{value:.6g}" if abs(value) < 1e5 else f"{value:,.1f}".removesuffix(".0")
     return f"{text} s"
 
