@@ -2,6 +2,8 @@
 
     result = sim.run("deep-learning-mix", policy="sjf")     # one run: result.tasks, result.summary
     found = sim.compare("deep-learning-mix", ["fcfs", "sjf"], replications=10)
+    scenario = sim.load("deep-learning-mix")                # to look at, change and run: a file, a name or a mapping
+    again = sim.load("runs/mix")                            # what `hetsim run --out runs/mix` wrote
 
 Names are loaded when they are first used, so that `import sim` costs next to nothing.
 """

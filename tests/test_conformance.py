@@ -286,7 +286,7 @@ def test_getting_nowhere_is_caught():
 
 class ChangesTasks(ListScheduler):
     def ready(self, task):
-        task.estimates[0] = 0.5
+        task.estimates = tuple(0.5 for _ in task.estimates)
         super().ready(task)
 
 

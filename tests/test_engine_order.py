@@ -174,7 +174,7 @@ def test_oversubscription_is_refused():
         def schedule(self, view):
             for task in list(view.waiting()):
                 yield Start(task, view.first(MODE) or self.last)
-                self.last = task.launch.placement
+                self.last = task._launch.placement
 
     message = str(run_bad(Greedy()))
     assert "task 1" in message and "n0/g0" in message and "t = 1 s" in message and "0 free" in message

@@ -72,7 +72,6 @@ def test_a_retiming_that_leaves_the_rate_equal_does_not_touch_the_event():
     run = simulation(node(gpu), [Job([gpu_mode(gpu, 0.5)], [2.0]), Job([gpu_mode(gpu, 0.5)], [1.0], arrival=0.7)])
     record = run.run()
     assert record.finish.tolist() == [2.0, 1.7]
-    assert run.clock._stale == 0 or run.clock.pending >= 0
     assert record.launches["compute_end"][0] == 2.0  # exactly, not 2 within rounding
 
 

@@ -10,10 +10,12 @@ from hand_made import cluster, gpu_mode, launches, record, three, workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
 from sim.engine.simulation import Simulation
-from sim.errors import UsageError
+from sim.errors import PolicyError, UsageError
 from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.record import RunInput
+from sim.policy import Hold, Scheduler, Start
 from sim.policy.lists import ListScheduler
 from sim.results.explain import CAUSES, causes, explain, explain_all
 from sim.results.result import Result
@@ -155,6 +157,60 @@ def test_an_unknown_task_gets_a_suggestion():
         explain(three(), 3)
 
 
+def test_an_id_needs_its_stream_only_where_another_stream_has_it_too():
+    tasks = workload([0, 1, 2], [4, 3, 2], id=np.array(["s/a", "s/b", "t/b"], dtype=object))
+    result = Result(record(cluster(), tasks, [0, 4, 7], [4, 7, 9], [(1,)] * 3))
+    assert explain(result, "a").empty
+    with pytest.raises(UsageError, match="s/b or t/b"):
+        explain(result, "b")
+
+
+class OneAtATime(Scheduler):
+    """At most one task runs, by quota; this class is known to nobody else."""
+
+    def schedule(self, view):
+        for task in list(view.waiting()):
+            if view.running():
+                yield Hold(task, "quota")
+            elif placement := view.fit(task):
+                yield Start(task, placement)
+
+
+HELD = {
+    "name": "held",
+    "cluster": {"nodes": [{"gpus": {"type": "k20", "count": 2}}]},
+    "workload": [{"name": "a", "arrivals": {"process": "all_at_once", "count": 3}, "gpu_time": "2 s"}],
+}
+
+
+def test_a_policy_says_why_it_holds_tasks_back():
+    found = sim.run(HELD, policy=OneAtATime).explain(by="class")
+    assert list(found.loc["a", ["tasks", "wait", "quota"]]) == [3, 6, 6]
+
+
+def test_a_saved_run_is_explained_without_its_policy(tmp_path):
+    """The policy may have been a class of a script: the causes are in the record."""
+    sim.run(HELD, policy=OneAtATime).save(tmp_path / "run")
+    again = sim.load(tmp_path / "run")
+    assert list(again.explain(2).cause) == ["quota"]
+    assert again.record.input.policy == "OneAtATime"
+
+
+class Sulks(Scheduler):
+    """Starts the first task and nothing more."""
+
+    def schedule(self, view):
+        for task in list(view.waiting())[: 1 - bool(view.now)]:
+            yield Start(task, view.fit(task))
+
+
+def test_what_a_run_that_failed_left_lying_waits_until_its_end():
+    with pytest.raises(PolicyError) as caught:
+        sim.run(HELD, policy=Sulks)
+    found = causes(caught.value.result)
+    assert list(found.wait) == [0, 2, 2] and list(found.choice) == [0, 2, 2]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(
@@ -178,10 +234,12 @@ def test_causes_sum_to_the_wait(rows):
     tasks = workload([row[0] for row in rows], [row[1] for row in rows], modes, [row[2] for row in rows])
     result = Result(record(cluster(gpus=2), tasks, start, finish, place))
     found = causes(result)
-    np.testing.assert_allclose(found[list(CAUSES)].sum(axis=1), found.wait, rtol=0, atol=1e-12)
+    for row in found.to_dict("records"):
+        assert sum(row[cause] for cause in CAUSES) == sum(row[cause] for cause in reversed(CAUSES)) == row["wait"]
     np.testing.assert_array_equal(found.wait, result.tasks.wait)
     assert (found[list(CAUSES)] >= -1e-12).all(axis=None)
     for task in range(len(rows)):
         stretches = explain(result, task).groupby("cause").seconds.sum()
+        assert sum(stretches) == found.wait[task]
         for cause, seconds in stretches.items():
             assert seconds == pytest.approx(found[cause][task], abs=1e-9)

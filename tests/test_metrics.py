@@ -77,7 +77,7 @@ def test_quantiles_are_numpys(values, share):
 def test_an_infinite_percentile_is_shown_as_at_least_and_is_valid_json():
     rec = record(cluster(), workload([0, 1], [2, 2]), [0, NAN], [2, NAN], [(1,), None], end=3.0)
     result = Result(rec)
-    assert result.text("response_p95") == "≥ 2"
+    assert result.text("response_p95") == "≥ 2 s"
     assert result.to_json()["summary"]["response_p95"] == "Infinity"
     assert result.to_json()["summary"]["makespan"] is None
 

@@ -18,7 +18,8 @@ def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     with warnings.catch_warnings():  # Jupyter's own, about its sockets and event loops
         warnings.simplefilter("ignore")
-        NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+        where = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
 
 
 def test_there_are_notebooks_and_they_show_their_results():

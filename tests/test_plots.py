@@ -151,7 +151,9 @@ def test_default_pictures_can_be_saved(result: Any, tmp_path: Path):
 def test_comparison_has_a_panel_a_metric():
     found = sim.compare(SMALL, ["fcfs", "lcfs", "sjf"], replications=3)
     panels = [ax for ax in sim.plots.comparison(found).axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in panels] == ["response mean (s)", "response p95 (s)", "GPU busy (%)"]
+    assert [ax.get_title(loc="left") for ax in panels] == [
+        "makespan (s)", "response mean (s)", "response p95 (s)", "GPU busy (%)",
+    ]  # fmt: skip
 
 
 def test_no_global_state_of_matplotlib():
@@ -166,3 +168,16 @@ def test_no_global_state_of_matplotlib():
     root = str(Path(sim.__file__).parent.parent)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
+
+
+def test_results_draw_themselves(result: Any):
+    """`plot()` gives a figure that a notebook shows by itself; matplotlib loads when it is called."""
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+    runs = sim.run(SMALL, replications=3)
+    assert isinstance(runs.plot(), Figure)
+    assert isinstance(sim.compare(SMALL, ["fcfs", "lcfs"], replications=2).plot(), Figure)
+
+
+def test_what_a_notebook_shows_of_a_run(result: Any):
+    assert "response_mean" in result._repr_html_() and "small · fcfs" in result._repr_html_()
+    assert "±" in sim.run(SMALL, replications=3)._repr_html_()

@@ -190,7 +190,7 @@ def test_empty_and_contradictory_scenarios(data, problem):
 
 
 def test_sizes_that_no_column_can_hold_are_refused():
-    assert problems(gpu_time="1 s", bytes_in="1e300 B") == ["workload.0.bytes_in: 1e+300 bytes are beyond any memory"]
+    assert problems(gpu_time="1 s", bytes_in="1e300 B") == ['workload.0.bytes_in: "1e300 B" is more than a simulation can hold: at most 1e+18 B']
 
 
 def test_more_devices_than_fit_into_memory_are_refused():

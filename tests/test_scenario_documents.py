@@ -58,7 +58,7 @@ def test_duplicate_keys_are_all_reported():
         ("- a\n- b", "s.yaml:1:1: a scenario is a mapping of keys to values; this is a list"),
         ("", "s.yaml:1:1: a scenario is a mapping of keys to values; this is empty"),
         ("just words", "s.yaml:1:1: a scenario is a mapping of keys to values; this is a single value"),
-        (b"a: \xff", "s.yaml:1:4: is not UTF-8 text (byte 0xff)"),
+        (b"a: \xff", "s.yaml:1:4: is not UTF-8 text (byte 0xff); save it as UTF-8"),
         ("a: 1\n---\nb: 1", "s.yaml:2:1: a second document starts here; one scenario a file"),
         ("a: &x [*x]", 's.yaml:1:8: the alias "*x" stands for nothing finished before it'),
         ("? [a]\n: 1", "s.yaml:1:3: a key must be a single word or text"),
@@ -116,7 +116,7 @@ def test_a_file_of_100_mb_is_refused_before_it_is_read(tmp_path):
 def test_no_file_and_no_regular_file(tmp_path):
     with pytest.raises(ScenarioError, match="there is no such file"):
         documents.read(tmp_path / "none.yaml")
-    with pytest.raises(ScenarioError, match="is not a file"):
+    with pytest.raises(ScenarioError, match="is a folder; a scenario is a file"):
         documents.read(tmp_path)
 
 

@@ -11,13 +11,14 @@ from sim import registry
 from sim.errors import ScenarioError, UnknownName
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds
+from sim.policy import Scheduler
 from sim.scenario import document as documents
 from sim.scenario import shipped
 from sim.scenario.scenario import load
 from sim.scenario.schema import json_schema
 
 
-class Threshold:
+class Threshold(Scheduler):
     """A scheduler with parameters of several kinds."""
 
     def __init__(self, limit: Seconds, depth: int = 3, kind: Literal["a", "b"] = "a", placement=None):
@@ -26,7 +27,7 @@ class Threshold:
         self.limit, self.depth, self.placement = limit, depth, placement
 
 
-class Replay:
+class Replay(Scheduler):
     """A scheduler that needs a file."""
 
     def __init__(self, path: ExistingFile):
@@ -133,7 +134,7 @@ sweep: [1]
         "use one of MB/s, GB/s, GiB/s, Gb/s",
         's.yaml:13:5: workload.0.arrivals: unknown arrival process "poison"; did you mean "poisson"?',
         's.yaml:14:5: workload.0.gpu_time: unknown distribution "exponental"; did you mean "exponential"?',
-        's.yaml:15:34: workload.1.arrivals.rate: "400" has no unit; write for instance 400/h',
+        's.yaml:15:34: workload.1.arrivals.rate: "400" has no unit; write 400/s (or per minute: 400/min)',
         's.yaml:16:5: workload.1.gpu_time: "-5 s" is negative',
         's.yaml:17:5: workload.1.gpu_time.v100: "5" has no unit; write for instance 5 s',
         's.yaml:18:5: workload.1.gpu_tme: unknown key "gpu_tme"; did you mean "gpu_time"?',
@@ -145,7 +146,8 @@ sweep: [1]
         's.yaml:23:16: workload.1.classes.0.wieght: unknown key "wieght"; did you mean "weight"?',
         "s.yaml:23:27: workload.1.classes.0.gpus: 1.5 GPUs: a fraction is below 1 (of one GPU), more GPUs are whole",
         "s.yaml:24:5: workload.2.trace.format: this key is missing",
-        "s.yaml:25:5: workload.3: inference services (service:) are not available in this version",
+        "s.yaml:25:6: workload.3.service: inference services are not available in this version; "
+        "describe the work as tasks with a gpu_time",
         's.yaml:26:5: workload.4: expected a mapping, not "5"',
         's.yaml:27:48: workload.5.gpu_time: "nan s" is not a finite number',
         's.yaml:27:76: workload.5.stopping.save: "1" has no unit; write for instance 1 s',
@@ -166,7 +168,8 @@ sweep: [1]
          "s.yaml:3:11: cluster.nodes: needs at least 1 entry"),
         ("{cpus: 4,", "{cpus: x,", 's.yaml:3:20: cluster.nodes.0.cpus: expected a number, not "x"'),
         ("nodes:", "trace: {format: openb_nodes}, nodes:",
-         "s.yaml:3:1: cluster: clusters from a trace are not available in this version; list the nodes"),
+         "s.yaml:3:11: cluster.trace: clusters from a trace are not available in this version; "
+         "list the machines under nodes"),
         ("count: 2}", "count: 2, pcie: {upload: 0}}",
          "s.yaml:3:65: cluster.nodes.0.gpus.pcie.upload: a bandwidth must be above 0"),
         ("    gpu_time: 5 min\n", "",
@@ -193,7 +196,8 @@ sweep: [1]
         ("policy: t_order", "policy: {schedular: t_order}",
          's.yaml:8:10: policy.schedular: unknown key "schedular"; did you mean "scheduler"?'),
         ("policy: t_order", "policy: {scheduler: t_order, batching: x}",
-         "s.yaml:8:30: policy.batching: batching needs inference services, which are not available in this version"),
+         "s.yaml:8:30: policy.batching: batching is for inference services, which are not available in this version; "
+         "leave it out"),
         ("policy: t_order", "policy: {scheduler: t_order, admission: t_gat}",
          's.yaml:8:30: policy.admission.name: unknown admission "t_gat"; did you mean "t_gate"? '
          "(hetsim list policies --kind admission)"),
@@ -234,7 +238,7 @@ def test_a_table_is_read_even_where_other_parts_are_wrong(complaints, tmp_path):
 def test_a_problem_of_an_override_names_the_override(complaints):
     assert complaints(GOOD, "workload.one.arrivals.rate=4", "horizn=1 s") == [
         '--set horizn: horizn: unknown key "horizn"; did you mean "horizon"?',
-        '--set workload.one.arrivals.rate: workload.0.arrivals.rate: "4" has no unit; write for instance 4/h',
+        '--set workload.one.arrivals.rate: workload.0.arrivals.rate: "4" has no unit; write 4/s (or per minute: 4/min)',
     ]
 
 

@@ -14,6 +14,7 @@ from sim.results.compare import compare
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.statistics import paired_differences, student_interval
+from sim.results.wording import gap
 
 
 def one_task(response: float, replication: int, time: float = 1.0) -> Result:
@@ -118,7 +119,7 @@ def test_compare_states_a_winner_only_where_the_interval_excludes_zero():
         {"a": runs(base), "b": runs([4.0, 5.9, 8.1, 11.0]), "c": runs([4.5, 7.5, 8.5, 12.6])},
         ["response_mean"], baseline="a",
     )  # fmt: skip
-    assert found.sentences[0] == "b: response_mean 1.0 ± 0.2 s below a (paired, 95 %, Holm, n = 4)"
+    assert found.sentences[0] == "b: response mean 1.00 ± 0.17 s below a (paired, 95 %, Holm, n = 4)"
     assert "no difference" in found.sentences[1]
     assert found.winners == {"response_mean": None}, "b was not compared with c"
     assert found.table.loc["a", ("response_mean", "mean")] == 8.25
@@ -128,7 +129,7 @@ def test_compare_states_a_winner_only_where_the_interval_excludes_zero():
 
 def test_compare_over_one_run_says_so():
     found = compare({"a": one_task(4, 0), "b": one_task(3, 0)}, ["response_mean"])
-    assert found.sentences == ["b: response_mean 1 s below a in the one run of each; one run says nothing about chance"]
+    assert found.sentences == ["b: response mean 1 s below a in the one run of each; one run says nothing about chance"]
     assert found.winners["response_mean"] is None and math.isnan(found.pairs.half_width[0])
 
 
@@ -149,3 +150,56 @@ def test_bad_comparisons_are_refused():
         compare({"a": runs([1.0, 2.0])})
     with pytest.raises(UnknownName, match="did you mean"):
         compare({"fcfs": runs([1.0, 2.0]), "sjf": runs([1.0, 2.0])}, baseline="fcsf")
+
+
+def test_sentences_have_the_units_people_use():
+    """One unit for a difference and its half-width, and never a difference that reads like its own half-width."""
+    slow = [(1500.0 + shift) * 60 for shift in (0, 3, 9)]
+    found = compare({"a": runs(slow), "b": runs([value - 3000 - 9 * n for n, value in enumerate(slow)])}, ["wait_mean"])
+    assert found.sentences == ["b: wait mean 50.15 ± 0.37 min below a (paired, 95 %, Holm, n = 3)"]
+    barely = gap("response_mean", -0.02312, 0.02291)
+    assert barely == "23.1 ± 22.9 ms"
+    assert gap("gpu_utilisation", 0.27, 0.12) == "27 ± 12 percentage points"
+    assert gap("response_mean", 0.3, 2.1) == "0.3 ± 2.1 s"
+
+
+def test_where_nothing_is_random_there_is_no_interval_to_state():
+    found = compare({"a": runs([4.0] * 3), "b": runs([3.0] * 3), "c": runs([3.0] * 3)}, ["response_mean"])
+    assert found.sentences == [
+        "b: response mean 1 s below a in each of 3 runs",
+        "b and c: the same response mean in each of 3 runs",
+    ]
+
+
+def test_runs_in_which_one_policy_is_undefined_are_not_dropped_silently():
+    """b leaves its task unfinished in one of three runs: the two others would speak too well of it."""
+    cut = Result(record(cluster(), workload([0], [1]), [0], [math.nan], [(1,)], end=0.5), replication=2)
+    other = Replications([one_task(2, 0), one_task(3, 1), cut])
+    found = compare({"a": runs([4.0, 5.0, 6.0]), "b": other}, ["makespan", "response_p95"])
+    assert found.sentences[0] == "b and a: makespan cannot be compared: undefined or infinite in 1 of the pairs of runs"
+    assert found.pairs.significant.sum() == 0 and list(found.table["makespan", "n"]) == [3, 2]
+    assert found.winners == {"makespan": None, "response_p95": None}
+
+
+def test_the_metrics_of_a_comparison_are_those_that_tell_something():
+    """No deadlines, rejections or unfinished tasks here, and every run drained; with a horizon there is no makespan."""
+    found = compare({"a": runs([4.0, 5.0]), "b": runs([3.0, 4.5])})
+    assert found.metrics == ["makespan", "response_mean", "response_p95", "gpu_utilisation", "energy_j"]
+
+    def until(horizon: float) -> Result:
+        return Result(record(cluster(), workload([0, 0], [1, 9]), [0, 1], [1, math.nan], [(1,)] * 2, end=horizon,
+                             horizon=horizon))  # fmt: skip
+
+    found = compare({"a": until(5.0), "b": until(5.0)})
+    assert found.metrics == ["response_mean", "response_p95", "unfinished", "gpu_utilisation", "energy_j"]
+
+
+def test_nobody_wins_by_keeping_devices_busy():
+    """Work that is lost later, or done slowly, keeps a device busy too."""
+    busy = Replications(one_task(2, n, time=2.0 + n / 10) for n in range(3))
+    assert compare({"a": runs([2.0, 2.1, 2.2]), "b": busy}, ["gpu_utilisation"]).winners == {"gpu_utilisation": None}
+
+
+def test_what_a_notebook_shows_of_a_comparison():
+    shown = compare({"a<1": runs([4.0, 5.0]), "b": runs([3.0, 4.5])}, ["response_mean"])._repr_html_()
+    assert "a&lt;1" in shown and "response mean" in shown and "no difference" in shown

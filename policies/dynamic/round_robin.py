@@ -17,7 +17,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.cluster import MILLI
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
@@ -56,8 +55,9 @@ class RoundRobin(ListScheduler):
         """Has the task computed for a quantum?  If not, its turn is prolonged: a stop would lose its transfers."""
         if self.turn_ends[task.index] > view.now:
             return False
-        mode = task.launch.placement.mode
-        width = mode.gpu_share or mode.cpus / MILLI
+        placement = view.placement_of(task)
+        assert placement is not None
+        width = placement.mode.width
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / width
         if missing <= ROUNDING * self.quantum:
             return True

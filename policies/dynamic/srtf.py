@@ -34,7 +34,9 @@ class Srtf(PreemptiveList):
 
     def rank(self, task: Task, view: View) -> float:
         """Of a running task: the fraction still to do, times its estimate on its best mode."""
-        mode = task.launch.placement.mode
+        placement = view.placement_of(task)
+        assert placement is not None
+        mode = placement.mode
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
         return view.remaining(task) / whole * task.shortest_estimate if whole > 0 else 0.0
 

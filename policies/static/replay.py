@@ -9,6 +9,7 @@ Cost: O(devices of the step) a task, and one look at each device queue's head th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from sim.model.cluster import Cluster
 from sim.model.paths import ExistingFile
 from sim.model.plan import Plan, Step, lane_names
 from sim.model.tasks import Shape, Tasks
+from sim.model.units import shown
 from sim.policy import PlannedScheduler, PlanProblem
 
 COLUMNS = ("task", "mode", "device", "order")
+MOST_PROBLEMS = 100
+"""Problems of a plan named one by one; the rest is counted."""
 
 
 class Replay(PlannedScheduler):
@@ -33,9 +37,14 @@ class Replay(PlannedScheduler):
     def __init__(self, plan: ExistingFile):
         super().__init__()
         self.path = Path(plan)
+        self.checked: Plan | None = None
+
+    def check(self, tasks: Tasks, cluster: Cluster) -> None:
+        """Called when a scenario is built: ScenarioError with all that is wrong with the plan."""
+        self.checked = read_plan(self.path, tasks, cluster)
 
     def plan(self, problem: PlanProblem) -> Plan:
-        return read_plan(self.path, problem.tasks, problem.cluster)
+        return self.checked or read_plan(self.path, problem.tasks, problem.cluster)
 
 
 # Tables -------------------------------------------------------------------------------------------------------
@@ -65,25 +74,28 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
     def complain(text: str, line: int | None = None) -> None:
         problems.append(Problem(text, file=str(path), line=line))
 
-    rows = _rows(path)
     row_of = {str(tasks.name(index)): index for index in range(len(tasks))}
     steps: list[tuple[float, Step]] = []
-    for number, row in enumerate(rows):
-        line = number + 2 if Path(path).suffix != ".parquet" else None
+    planned: dict[int, int | None] = {}
+    for line, row in _rows(Path(path)):
         index = row_of.get(row["task"])
         if index is None:
-            complain(f'there is no task "{row["task"]}"', line)
+            complain(f"there is no task {shown(row['task'])}", line)
             continue
+        if index in planned:
+            where = "" if planned[index] is None else f"; it stands already at line {planned[index]}"
+            complain(f"task {row['task']} is planned twice{where}", line)
+            continue
+        planned[index] = line
         shape = tasks.shapes[tasks.shape[index]]
         mode = _mode(row["mode"], shape)
         if mode is None:
             names = ", ".join(m.name for m in shape.modes)
-            complain(f'task {row["task"]} has no mode "{row["mode"]}"; its modes are {names}', line)
+            complain(f"task {row['task']} has no mode {shown(row['mode'])}; its modes are {names}", line)
             continue
-        try:
-            order = float(row["order"])
-        except ValueError:
-            complain(f'order "{row["order"]}" of task {row["task"]} is not a number', line)
+        order = _number(row["order"])
+        if order is None:
+            complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
             continue
         steps.append((order, Step(index, mode, tuple(name.strip() for name in row["device"].split("+")))))
     plan = Plan([step for _, step in sorted(steps, key=lambda entry: entry[0])])
@@ -91,24 +103,76 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
         for text in [*plan.problems(tasks, cluster), *_scattered(plan, tasks, cluster)]:
             complain(text)
     if problems:
-        raise ScenarioError(problems)
+        more = len(problems) - MOST_PROBLEMS
+        rest = [Problem(f"and {more:,} more problems", file=str(path))] if more > 0 else []
+        raise ScenarioError(problems[:MOST_PROBLEMS] + rest)
     return plan
 
 
-def _rows(path: str | Path) -> list[dict[str, str]]:
-    """The table as text, row by row."""
+def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
+    """The table as text, row by row, with its lines where it has any; ScenarioError if it is none."""
+    header: list[str] | None = None
+    for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            missing = [name for name in COLUMNS if name not in header]
+            if missing:
+                message = f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}"
+                raise ScenarioError(Problem(message, file=str(path), line=line))
+        elif len(cells) != len(header):
+            message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
+            raise ScenarioError(Problem(message, file=str(path), line=line))
+        else:
+            yield line, {name: cells[header.index(name)].strip() for name in COLUMNS}
+    if header is None:
+        raise ScenarioError(Problem("is empty", file=str(path)))
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    import csv
+
+    line = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            for cells in reader:
+                line = reader.line_num
+                if cells:  # not a blank line
+                    yield line, cells
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+        raise ScenarioError(Problem(message, file=str(path))) from None
+    except (csv.Error, OSError) as error:
+        raise ScenarioError(Problem(f"cannot be read as CSV: {error}", file=str(path), line=line + 1)) from None
+
+
+def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
     import pandas as pd
 
-    if Path(path).suffix == ".parquet":
-        table = pd.read_parquet(path).astype(str)
-    else:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    missing = [name for name in COLUMNS if name not in table.columns]
-    if missing:
-        raise ScenarioError(Problem(f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}",
-                                    file=str(path)))  # fmt: skip
-    columns = [table[name].tolist() for name in COLUMNS]
-    return [dict(zip(COLUMNS, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    try:
+        table = pd.read_parquet(path)
+    except (ValueError, OSError) as error:  # pyarrow's own errors are both
+        raise ScenarioError(Problem(f"cannot be read as Parquet: {error}", file=str(path))) from None
+    yield None, [str(name) for name in table.columns]
+    for cells in table.itertuples(index=False, name=None):
+        yield None, [_text(cell) for cell in cells]
+
+
+def _text(cell: Any) -> str:
+    """A cell as a CSV file would have it: 1.0 in a column of numbers is 1, a list is joined by +."""
+    if hasattr(cell, "__len__") and not isinstance(cell, str):
+        return "+".join(map(str, cell))
+    if cell is None or cell != cell:
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _mode(text: str, shape: Shape) -> int | None:
@@ -116,7 +180,8 @@ def _mode(text: str, shape: Shape) -> int | None:
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
-    return int(text) if text.isdecimal() and int(text) < len(names) else None
+    known = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
+    return int(text) if known else None
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:

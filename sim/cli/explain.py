@@ -57,13 +57,15 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
 
 def _task_lines(result: Any, row: int, table: Any, causes: dict[str, float], wait: float, started: bool) -> list[str]:
+    from sim.model.record import STATUS_NAMES
     from sim.report import terminal
 
     record = result.record
     name = record.input.tasks.name(row)
     ready, begin = float(record.ready[row]), float(record.start[row])
-    end = f"its first stage began at {begin:.6g} s" if started else "it never started"
-    head = f"task {name} of {result.name} ({result.policy}): ready at {ready:.6g} s, {end}"
+    status = STATUS_NAMES[int(record.status[row])]
+    end = f"its first stage began at {terminal.clock(begin)}" if started else f"it never started ({status})"
+    head = f"task {name} of {result.name} ({result.policy}): ready at {terminal.clock(ready)}, {end}"
     if not wait:
         return [head, "it did not wait"]
     waited = f"it waited {terminal.seconds(wait)}"
@@ -71,7 +73,9 @@ def _task_lines(result: Any, row: int, table: Any, causes: dict[str, float], wai
     shares = [["cause", "time", ""], *[[cause_name(c), terminal.seconds(s), terminal.share(s / wait)] for c, s in sums]]
     rows = [["from", "to", "time", "cause", ""]]
     for begin, until, seconds, cause, detail in table.head(MOST_STRETCHES).itertuples(index=False):
-        rows.append([f"{begin:.6g} s", f"{until:.6g} s", terminal.seconds(seconds), cause_name(cause), str(detail)])
+        rows.append(
+            [terminal.clock(begin), terminal.clock(until), terminal.seconds(seconds), cause_name(cause), str(detail)]
+        )
     more = len(table) - MOST_STRETCHES
     rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
     return [head, waited, "", *terminal.table(shares, right=(1, 2)), "", *terminal.table(rows, right=(0, 1, 2)), *rest]

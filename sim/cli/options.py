@@ -43,11 +43,20 @@ VERBOSITY = click.option(
     "-v", "--verbose", is_flag=True, callback=_remember, help="Say more on stderr; show tracebacks."
 )
 
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
 RUNNING = together(
     SET,
-    click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's seed."),
-    click.option("--replications", type=click.IntRange(min=1), metavar="N", help="Independent runs; adds intervals."),
-    click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed."),
+    click.option("--replications", type=Whole(min=1, max=100_000), metavar="N",
+                 help="Independent runs; adds intervals."),
+    click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
                  help="Processes for replications; the results do not depend on it."),
     click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower)."),
     JSON,

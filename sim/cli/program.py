@@ -33,6 +33,9 @@ VERBOSE = "hetsim.verbose"
 
 INTERRUPTED = 130
 
+MOST_PROBLEMS = 500
+"""Problems listed one by one; the rest is counted."""
+
 
 class Verbs(click.Group):
     """A group that suggests the verb that was meant."""
@@ -72,7 +75,8 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
     """Do it; what goes wrong is told on stderr and becomes an exit code."""
     try:
         action()
-        sys.stdout.flush()  # here, where a reader that is gone can still be met quietly
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()  # here, where a reader that is gone can still be met quietly
         return 0
     except (click.exceptions.Exit, click.ClickException):
         raise
@@ -107,10 +111,12 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
 def tell(error: HetsimError) -> None:
     """An error of ours: problems of an input one a line, anything else as one sentence."""
     if isinstance(error, ScenarioError):
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
         number = len(error.problems)
-        click.echo(f"{number} problem{'s' if number != 1 else ''}, nothing was run.", err=True)
+        for problem in error.problems[:MOST_PROBLEMS]:
+            click.echo(visible(str(problem)), err=True)
+        if number > MOST_PROBLEMS:
+            click.echo(f"... and {number - MOST_PROBLEMS:,} more.", err=True)
+        click.echo(f"{number:,} problem{'s' if number != 1 else ''}, nothing was run.", err=True)
     elif isinstance(error, UnknownName):
         fail(str(error))
         click.echo("1 problem, nothing was run.", err=True)
@@ -121,7 +127,13 @@ def tell(error: HetsimError) -> None:
 
 
 def fail(message: str) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    text = "\n".join(visible(line) for line in message.split("\n"))
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+
+
+def visible(text: str) -> str:
+    """The text with what a terminal would obey, or show in another order, written as Python writes it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def defect(error: Exception) -> str:

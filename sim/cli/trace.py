@@ -79,9 +79,12 @@ def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
     given: dict[str, Any] = {}
     for text in options:
         key, sign, value = text.partition("=")
-        if not sign:
+        if not sign or not key.strip():
             raise UsageError(f'--option needs KEY=VALUE, not "{text}"')
-        given[key.strip()] = document.parse_value(value.strip())
+        try:
+            given[key.strip()] = document.parse_value(value.strip())
+        except ScenarioError as error:
+            raise UsageError(f"--option {text}: the value {error.problems[0].message}") from None
     data = {"workload": [{"trace": {"format": form, "path": file, **given}}]}
     specs, problems = check_traces(document.from_mapping(data), Path())
     if problems:

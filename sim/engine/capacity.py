@@ -375,8 +375,11 @@ class Capacity:
                 return f"node {node.node} has {node.cpu_free / 1000:g} cores free and the mode needs {cpus / 1000:g}"
             if memory > node.mem_free:
                 return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
-            if placement.cores is not None and any(not node.cores >> core & 1 for core in placement.cores):
-                return f"a core it names on {node.node} is busy"
+            if placement.cores is not None:
+                if len(set(placement.cores)) * 1000 != mode.cpus:
+                    return f"mode {mode.name} needs {mode.cpus / 1000:g} cores, it names {len(set(placement.cores))}"
+                if any(not node.cores >> core & 1 for core in placement.cores):
+                    return f"a core it names on {node.node} is busy"
         return None
 
     def quick_take(self, placement: Placement) -> int:

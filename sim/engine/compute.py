@@ -8,6 +8,7 @@ share an accelerator have one event between them, the next finish.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable
 
 from sim.engine.capacity import Capacity, GpuState
@@ -213,6 +214,7 @@ class Compute:
             if isinstance(state, GpuState):
                 state.engines.computing.append(launch)
                 state.engines.share += launch.placement.mode.share
+                insort(state.engines.staged, launch)
         mode = launch.placement.mode
         power = mode.type.power
         stages.busy_rate = mode.gpu_share or mode.cpus / 1000
@@ -224,6 +226,6 @@ def work(launch: Launch) -> float:
     mode = launch.placement.mode
     task = launch.task
     if len(launch.tasks) == 1:
-        return (mode.fixed + task._time[task.shape.position[mode]]) * (1.0 - task.done)
-    times = [t._time[t.shape.position[mode]] * (1.0 - t.done) for t in launch.tasks]
-    return mode.fixed * max(1.0 - t.done for t in launch.tasks) + math.fsum(times)
+        return (mode.fixed + task._time[task.shape.position[mode]]) * (1.0 - task._done)
+    times = [t._time[t.shape.position[mode]] * (1.0 - t._done) for t in launch.tasks]
+    return mode.fixed * max(1.0 - t._done for t in launch.tasks) + math.fsum(times)

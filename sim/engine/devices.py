@@ -41,6 +41,9 @@ class Devices:
             if busy:
                 raise run.illegal(f"puts {device} to sleep while {busy[0].task} runs there")
             if not state.asleep:
+                if state.ready_at > now:  # it was waking, and will not be awake then after all
+                    log.remove((state.ready_at, device.index, "awake", 0.0))
+                    state.ready_at = now
                 state.asleep = True
                 state.normal = False
                 log.append((now, device.index, "sleep", 0.0))
@@ -49,7 +52,7 @@ class Devices:
         elif wanted == "on":
             if state.asleep:
                 state.asleep = False
-                state.ready_at = max(state.ready_at, now + device.type.power.wake)
+                state.ready_at = now + device.type.power.wake
                 state.normal = False
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))

@@ -85,11 +85,11 @@ class Stages:
 class History:
     """What a task keeps from its former launches."""
 
-    __slots__ = ("busy", "saved_at", "saved_by", "checkpoint", "last_device")
+    __slots__ = ("rows", "saved_at", "saved_by", "checkpoint", "last_device")
 
     def __init__(self) -> None:
-        self.busy = 0.0
-        """Device-seconds received in launches that were stopped."""
+        self.rows: list[int] = []
+        """Rows (sim.engine.recorder) of stopped launches whose work is kept so far."""
         self.saved_at: int | None = None
         """The location (sim.engine.places) of its saved state, if it has one."""
         self.saved_by = 0.0

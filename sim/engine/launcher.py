@@ -34,6 +34,7 @@ class Launcher:
         places: Places,
         recorder: Recorder,
         on_complete: Callable[[Launch], None],
+        on_received: Callable[[Task, float], None],
     ):
         self.clock = clock
         self.capacity = capacity
@@ -41,6 +42,7 @@ class Launcher:
         self.places = places
         self.recorder = recorder
         self.on_complete = on_complete
+        self.on_received = on_received
         self.transfers = Transfers(clock, capacity, links, places, self._uploaded, self._complete)
         self.compute = Compute(clock, capacity, self._computed)
 
@@ -91,7 +93,7 @@ class Launcher:
         seconds = sum(
             task.shape.stopping.restore
             for task in launch.tasks
-            if task._history is not None and task.done > 0 and task._history.saved_at is not None
+            if task._history is not None and task._done > 0 and task._history.saved_at is not None
         )
         if not seconds:
             self.compute.request(launch)
@@ -161,6 +163,7 @@ class Launcher:
         for task in launch.tasks:
             row = task.index
             detail("batch")[row] = launch.number
+            self.on_received(task, stages.busy / members)
             detail("energy")[row] += stages.energy / members
             if kept > 0:
                 detail("upload")[row] += upload
@@ -168,8 +171,6 @@ class Launcher:
                 detail("download")[row] += download
             else:
                 detail("upload"), detail("compute"), detail("download")
-        if members > 1:
-            self.recorder.members[launch.number] = [task.index for task in launch.tasks]
 
     def stop(self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False) -> float:
         """End a launch before its time.  Returns the seconds during which its state is being saved.
@@ -213,7 +214,13 @@ class Launcher:
         launch.stage = stage
         if outcome == LAUNCH_STOPPED and (fault or not keep):
             outcome = LAUNCH_LOST
-        self.recorder.launch(launch, outcome, now, lost=stages.busy * (1.0 - kept) if progress else 0.0)
+        row = self.recorder.launch(launch, outcome, now, lost=stages.busy * (1.0 - kept) if progress else 0.0)
+        for task in launch.tasks:
+            if task._done == 0.0:
+                self.recorder.lose(task._history.rows)  # with all that earlier launches did
+                task._history.rows = []
+            else:
+                task._history.rows.append(row)
         if progress == 0.0 or kept == 0.0:
             self.account(launch, now, kept=0.0)
         else:
@@ -242,31 +249,40 @@ class Launcher:
             history = task._history
             if history is None:
                 history = task._history = History()
-            history.busy += launch.stages.busy / len(launch.tasks)
-            before = task.done
+            before, seen = task._done, task.done
             reached = before + (1.0 - before) * progress
+            reached_by_estimate = seen + (1.0 - seen) * self._progress_by_estimate(launch, computed)
             if keep and not fault:
-                task.done = reached
+                task._done = reached
                 history.checkpoint = reached
             elif fault:
-                task.done = max(history.checkpoint, self._last_checkpoint(launch, task, reached))
-                history.checkpoint = task.done
+                task._done = max(history.checkpoint, self._last_checkpoint(launch, task, reached))
+                history.checkpoint = task._done
             else:
-                task.done = history.checkpoint = 0.0
-            if task.done > before:
-                kept_seconds += (task.done - before) / (1.0 - before) * launch.total / len(launch.tasks)
-            if task.done > before:
+                task._done = history.checkpoint = 0.0
+            task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
+            if task._done > before:
+                kept_seconds += (task._done - before) / (1.0 - before) * launch.total / len(launch.tasks)
+            if task._done > before:
                 history.saved_at = host(device.node)
                 history.last_device = device.index
-            elif task.done == 0 and before > 0:
+            elif task._done == 0 and before > 0:
                 # Spoliation gives back all that earlier launches did as well.
                 for name in ("upload", "compute", "download"):
                     self.recorder.detail(name)[task.index] = 0.0
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
+    @staticmethod
+    def _progress_by_estimate(launch: Launch, computed: float) -> float:
+        """The part of its work that a launch has done as far as estimates tell: at most all of it."""
+        mode = launch.placement.mode
+        works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in launch.tasks]
+        planned = mode.fixed * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)
+        return min(1.0, computed / planned) if planned > 0 else 1.0
+
     def _last_checkpoint(self, launch: Launch, task: Task, reached: float) -> float:
         interval = task.shape.stopping.interval
-        full = launch.total / (1.0 - task.done) if task.done < 1 else launch.total
+        full = launch.total / (1.0 - task._done) if task._done < 1 else launch.total
         if math.isinf(interval) or full <= 0:
             return 0.0
         return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)

@@ -145,7 +145,7 @@ class Links:
         group = flow.group
         if group is not None:
             self._settle(group)
-            group.flows.remove(flow)
+            self._free(group, [flow])
             self._reschedule(group)
 
     def _join(self, flow: Flow) -> None:
@@ -167,11 +167,22 @@ class Links:
                 for pipe in moved.pipes:
                     pipe.group = group
             group.flows += other.flows
+            other.flows = []
         group.flows.append(flow)
         flow.group = group
         for pipe in flow.pipes:
             pipe.group = group
         self._reschedule(group)
+
+    def _free(self, group: Group, gone: list[Flow]) -> None:
+        """Take flows out of their group, and with them the pipes that nobody else in it uses."""
+        group.flows = [flow for flow in group.flows if flow not in gone]
+        used = {id(pipe) for flow in group.flows for pipe in flow.pipes}
+        for flow in gone:
+            flow.group = None
+            for pipe in flow.pipes:
+                if id(pipe) not in used:
+                    pipe.group = None
 
     def _complete_empty(self, flow: Flow) -> None:
         flow.ended = True
@@ -205,16 +216,10 @@ class Links:
     def _complete(self, group: Group) -> None:
         self._settle(group)
         finished = group.next
-        group.flows = [flow for flow in group.flows if flow not in finished]
         for flow in finished:
             flow.ended = True
             flow.left = 0.0
-            flow.group = None
-        used = {id(pipe) for flow in group.flows for pipe in flow.pipes}
-        for flow in finished:
-            for pipe in flow.pipes:
-                if id(pipe) not in used:
-                    pipe.group = None
+        self._free(group, finished)
         self._reschedule(group)
         for flow in finished:
             flow.done(flow)

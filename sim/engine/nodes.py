@@ -34,7 +34,7 @@ class NodeColumns:
             self._generation = self._capacity.log_generation
             touched: Iterable[int] = range(len(self._capacity.nodes))
         else:
-            touched = set(log[self._position :])
+            touched = dict.fromkeys(log[self._position :])
         self._position = len(log)
         self._capacity.tidy()
         if self._generation != self._capacity.log_generation:

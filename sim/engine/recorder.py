@@ -50,7 +50,6 @@ class Recorder:
             **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
             **{name: array("d") for name in (*LAUNCH_TIMES, "busy", "energy", "lost")},
         }
-        self.members: dict[int, list[int]] = {}
         self._places = Places(run.cluster)
         self.place_code = self._places.code
 
@@ -67,8 +66,21 @@ class Recorder:
             column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
         return column
 
-    def launch(self, launch: Any, outcome: int, end: float, lost: float = 0.0) -> None:
-        """A row for one launch that was not both plain and complete."""
+    def has(self, name: str) -> bool:
+        """Was this detail ever asked for?"""
+        return name in self._detail
+
+    def staged(self, row: int) -> bool:
+        """Did a launch of this task go through stages, or was it stopped?"""
+        return "batch" in self._detail and self._detail["batch"][row] >= 0
+
+    def lose(self, rows: list[int]) -> None:
+        """What these launches computed has been lost after all."""
+        for row in rows:
+            self._launches["lost"][row] = self._launches["busy"][row]
+
+    def launch(self, launch: Any, outcome: int, end: float, lost: float = 0.0) -> int:
+        """A row for one launch that was not both plain and complete; returns its number."""
         rows, stages = self._launches, launch.stages
         rows["launch"].append(launch.number)
         rows["task"].append(launch.task.index)
@@ -85,6 +97,7 @@ class Recorder:
         rows["lost"].append(lost)
         if len(launch.tasks) > 1:
             self.batched = True
+        return len(rows["launch"]) - 1
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
@@ -175,7 +188,7 @@ class Recorder:
 
     def _width(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
         """Devices (GPUs or cores) busy while a row's task computes."""
-        return self._per_mode(rows, mode, lambda m: m.gpu_share or m.cpus / 1000)
+        return self._per_mode(rows, mode, lambda m: m.width)
 
     def _watts(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
         return self._per_mode(rows, mode, lambda m: m.type.power.busy - m.type.power.idle)

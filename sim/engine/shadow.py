@@ -40,11 +40,11 @@ class EarliestFit:
         modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
         seen: set[int] = set()
         for running in self.view.running("finish"):
-            launch = running.launch
+            launch = running._launch
             if launch.number in seen:
                 continue
             seen.add(launch.number)
-            for number in {device.node for device in launch.placement.devices}:
+            for number in dict.fromkeys(device.node for device in launch.placement.devices):
                 sketch = self._sketch(number)
                 self._capacity.release(sketch, launch.placement, launch)
                 for mode in modes:
@@ -78,7 +78,7 @@ class EarliestFit:
         theirs = {device.node for device in placement.devices}
         if not mine & theirs:
             return True
-        sketches = {number: self._capacity.sketch(self._sketch(number)) for number in mine | theirs}
+        sketches = {number: self._capacity.sketch(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             here = [device for device in placement.devices if device.node == number]
             if here:

@@ -15,15 +15,17 @@ from typing import Any, cast
 from sim.engine.capacity import Capacity, available_at
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from sim.engine.complaints import deadlock, malformed, raised, state_of
 from sim.engine.devices import Devices
 from sim.engine.launch import COMPUTE, Launch
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
 from sim.engine.places import Places
+from sim.engine.received import Received
 from sim.engine.recorder import Recorder
 from sim.engine.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.view import EngineView
-from sim.errors import HetsimError, PolicyError, RunError
+from sim.errors import HetsimError, PolicyError, RunError, UsageError
 from sim.model.plan import Placement
 from sim.model.record import (
     COMPLETED,
@@ -53,6 +55,8 @@ from sim.policy.contract import (
     Wait,
 )
 
+FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}
+
 LOOP_LIMIT = 10_000
 """Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
 
@@ -79,8 +83,10 @@ class Simulation:
         self.links = Links(run.cluster, self.clock)
         self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
         self.recorder = Recorder(run)
+        self.received = Received(self)
         self.launcher = Launcher(
-            self.clock, self.capacity, self.links, self.places, self.recorder, self._launch_completed
+            self.clock, self.capacity, self.links, self.places, self.recorder, self._launch_completed,
+            self.received.staged,
         )
         self.running: dict[int, Launch] = {}
         """Launches in flight by number, in the order of their start."""
@@ -93,13 +99,15 @@ class Simulation:
         self._quick = self._quick_modes() if fast and self.tasks.plain else frozenset()
         self.last_launch = 0
         """Number of the last launch (or prefetch), in start order."""
-        self.by_user: dict[str, float] | None = None
-        """Device-seconds received by user, of ended tasks; kept from the first question on."""
         self._wake_on = "change"
         self._wake = Timer(self._woken)
         self._instant = -1.0
         self._settled = 0  # decisions made before this instant, or before the last task ended
         self._idle_wakes = 0
+        self.deferred = 0
+        """Tasks that admission will be asked about again."""
+        self._closed = False
+        self._held: dict[int, str] = {}
         self._finish_quick_method = self._finish_quick
         self._starts = self.recorder.start
         self._finishes = self.recorder.finish
@@ -155,17 +163,20 @@ class Simulation:
         """Until drained or the horizon.  A RunError carries the record up to then as `record`."""
         collecting = gc.isenabled()
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
+        if self._closed:
+            raise RunError("a simulation runs once; build another for another run")
         try:
             schedule = self.scheduler.schedule
             view, apply = self.view, self.apply
             while self.advance():
+                decision = None
                 try:
                     for decision in schedule(view):
                         apply(decision)
                 except HetsimError:
                     raise
                 except Exception as error:
-                    raise self._policy_raised(error, "schedule") from error
+                    raise self._blame(error, decision) from error
                 if self.checker is not None:
                     self.checker.check()
             self._finish_run()
@@ -177,6 +188,15 @@ class Simulation:
             if collecting:
                 gc.enable()
         return self.record(self.clock._now if math.isinf(self.input.horizon) else self.input.horizon)
+
+    def _blame(self, error: Exception, decision: Any) -> Exception:
+        """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
+        trace = error.__traceback__
+        inner = None if trace is None else trace.tb_next
+        if inner is None or inner.tb_frame.f_code is not Simulation.apply.__code__:
+            return raised(self, error, "schedule")
+        wrong = malformed(self, decision)
+        return error if wrong is None else self.illegal(wrong)
 
     def advance(self) -> bool:
         """Go to the next instant at which the policy is to be asked; False when the run is over."""
@@ -214,29 +234,14 @@ class Simulation:
             return
         self._idle_wakes += 1
         if self._idle_wakes > LOOP_LIMIT:
-            raise self._deadlock()
+            raise deadlock(self)
 
     def _finish_run(self) -> None:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
         if self.clock.pending or not self.waiting or self.running:
             return
         if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
-            raise self._deadlock()
-
-    def _deadlock(self) -> PolicyError:
-        waiting = list(self.waiting.values())
-        lines = []
-        for task in waiting[:5]:
-            fitting = [mode.name for mode in task.shape.modes if self.capacity.first(mode) is not None]
-            why = f"would fit now in mode {', '.join(fitting)}" if fitting else "fits nowhere now"
-            lines.append(f"task {task.id}: waiting since t = {task.ready:g} s, {why}")
-        more = f"\n       … and {len(waiting) - 5} more" if len(waiting) > 5 else ""
-        return PolicyError(
-            f'policy "{self.input.policy}" starts nothing: at t = {self.clock._now:g} s nothing runs, nothing is to '
-            f"come, and {len(waiting)} task{'s wait' if len(waiting) > 1 else ' waits'}.\n       "
-            + "\n       ".join(lines)
-            + more
-        )
+            raise deadlock(self)
 
     def _close(self, now: float) -> None:
         """At the end of the run: write down what is still in flight."""
@@ -254,6 +259,7 @@ class Simulation:
 
     def record(self, end: float) -> Record:
         """Close the books at a time."""
+        self._closed = True
         self._close(end)
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
         return self.recorder.record(end, {name: float(value) for name, value in stats.items()})
@@ -294,8 +300,11 @@ class Simulation:
 
     def _make_ready(self, task: Task) -> None:
         task.state = WAITING
-        if self._ready is not None and self._ready[task.index] != self._ready[task.index]:
-            self._ready[task.index] = task.ready = self.clock._now
+        ready = self._ready
+        if ready is not None and ready[task.index] != ready[task.index]:
+            # The arrival or the last predecessor's finish, not the time of admission: deferral is waiting.
+            last = -math.inf if self.graph is None else self.graph.ready.pop(task.index, -math.inf)
+            ready[task.index] = task.ready = max(task.arrival, last)
         self.waiting[task.index] = task
         if self._on_ready is not None:
             try:
@@ -303,32 +312,35 @@ class Simulation:
             except HetsimError:
                 raise
             except Exception as error:
-                raise self._policy_raised(error, "ready") from error
+                raise raised(self, error, "ready") from error
         if self._wake_on != "release":
             self.clock.round_due = True
 
     def _defer(self, task: Task, until: float) -> None:
-        if not until > self.clock._now:
-            raise self.illegal(f"admission defers {task} until t = {until:g} s, which is not later than now")
+        """Not yet: ask again.  A deferred task does not count as progress, or waiting for it could never end."""
+        if not self.clock._now < until < math.inf:
+            raise self.illegal(f"admission defers {task} until t = {until:g} s; a later, finite time is expected")
         task.state = FUTURE
-        self.sources.to_come += 1
+        self.deferred += 1
 
-        def ask_again(_: Timer) -> None:
-            self.sources.to_come -= 1
+        def ask_again(timer: Timer) -> None:
+            self.deferred -= 1
             self._admit(task)
+            self._woken(timer)  # it may be the head of a queue in order of arrival
 
-        if until < math.inf:
-            self.clock.at(until, ARRIVAL, Timer(ask_again))
+        self.clock.at(until, ARRIVAL, Timer(ask_again))
 
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise self.illegal(f"admission redirects {task} to modes {positions}, which it does not have")
         task.allowed = positions
 
-    def _expire(self, task: Task) -> None:
+    def _expire(self, row: int) -> None:
         """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
-        started = self._starts[task.index] == self._starts[task.index] or task._history is not None
-        if task.state in (WAITING, BLOCKED) and not started:
+        task = self.waiting.get(row)
+        if task is None and self.graph is not None:
+            task = self.graph.blocked.get(row)
+        if task is not None and task._history is None:
             self.end_task(task, EXPIRED, "patience ended")
 
     # Decisions ----------------------------------------------------------------------------------------------
@@ -372,7 +384,7 @@ class Simulation:
                     launch.cores = cores
                     launch.position = position
                     task.state = RUNNING
-                    task.launch = launch
+                    task._launch = launch
                     row = task.index
                     del self.waiting[row]
                     self.running[number] = launch
@@ -391,7 +403,7 @@ class Simulation:
             raise self.illegal(f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
         for task in batch:
             if task.state != WAITING:
-                raise self.illegal(f"started {task} on {placement}, but it {self._state_of(task)}")
+                raise self.illegal(f"started {task} on {placement}, but it {state_of(task)}")
             position = task.shape.position.get(mode)
             if position is None or (task.allowed is not None and position not in task.allowed):
                 may_not = "lacks" if position is None else "may not use"
@@ -414,7 +426,7 @@ class Simulation:
         for member in batch:
             self.waiting.pop(member.index, None)
             member.state = RUNNING
-            member.launch = launch
+            member._launch = launch
         if mode in self._quick and task._history is None and len(batch) == 1:
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
@@ -485,36 +497,46 @@ class Simulation:
         del self.running[launch.number]
         for task in launch.tasks:
             self._place_of(task, launch)
-            task.launch = None
+            task._launch = None
         launch.tasks = ()
+        launch.task = None  # type: ignore[assignment]
 
     def _place_of(self, task: Task, launch: Launch) -> None:
         self._place[task.index] = self._place_code(launch.placement, launch.cores)
         self._modes[task.index] = task.shape.position[launch.placement.mode]
 
     def _running_launch(self, task: Task, verb: str) -> Launch:
-        if task.state != RUNNING or task.launch is None:
-            raise self.illegal(f"{verb} {task}, but it {self._state_of(task)}")
-        return task.launch
+        if task.state != RUNNING or task._launch is None:
+            raise self.illegal(f"{verb} {task}, but it {state_of(task)}")
+        return task._launch
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
         if task is None or task.state not in (WAITING, BLOCKED):
-            state = "names no task" if task is None else f"names {task}, which {self._state_of(task)}"
+            state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
             raise self.illegal(f"yielded a Reject that {state}")
         self.end_task(task, REJECTED, decision.reason)
 
     def _hold(self, decision: Hold) -> None:
-        self.recorder.holds.append((self.clock._now, decision.task.index, decision.cause))
+        task, cause = decision.task, decision.cause
+        if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
+            meant = "a waiting task, and quota, reservation or choice, are meant"
+            raise self.illegal(f"holds {task} for {cause!r}; {meant}")
+        if self._held.get(task.index) != cause:
+            self._held[task.index] = cause
+            self.recorder.holds.append((self.clock._now, task.index, cause))
 
     def _set(self, decision: Set) -> None:
         self.devices.set(decision.device, decision.frequency)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time, in the order of faults (before arrivals, after finishes)."""
+        if time < self.clock._now:
+            raise UsageError(f"t = {time:g} s is past: it is {self.clock._now:g} s")
         self.clock.at(time, FAULT, Timer(lambda _: action()))
 
     def _fetch(self, decision: Fetch) -> None:
+        self.devices.state(decision.device)
         self.last_launch += 1  # a place in the start order of the upload engine
         problem = self.launcher.transfers.fetch(
             decision.item, decision.device, self.last_launch, lambda: self.changed("change")
@@ -523,6 +545,7 @@ class Simulation:
             raise self.illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
 
     def _drop(self, decision: Drop) -> None:
+        self.devices.state(decision.device)
         problem = self.places.drop(decision.item, decision.device)
         if problem is not None:
             raise self.illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
@@ -531,10 +554,12 @@ class Simulation:
         self._wake_on = decision.on
         until = decision.until
         if until == math.inf:
+            if self._wake.entry >= 0:
+                self.clock.cancel(self._wake)
             return
         if not until > self.clock._now:
             raise self.illegal(f"waits until t = {until:g} s, which is not later than now")
-        if self.running or self.sources.to_come or self.waiting:
+        if self.running or self.sources.to_come or self.waiting or self.deferred:
             self.clock.again(until, TIMER, self._wake)
 
     _handlers: dict[type, Any] = {
@@ -544,38 +569,6 @@ class Simulation:
     def launches_on(self, device: Any) -> list[Launch]:
         """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
         return [launch for launch in self.running.values() if device in launch.placement.devices]
-
-    # Questions of the view ------------------------------------------------------------------------------------
-
-    def attained(self, task: Task) -> float:
-        """Device-seconds (GPU shares × seconds, or cores × seconds) that a task has received so far."""
-        received = 0.0 if task._history is None else task._history.busy
-        launch = task.launch
-        if launch is not None:
-            if launch.stages is None:
-                mode = launch.placement.mode
-                width = mode.gpu_share or mode.cpus / 1000
-                received += width * (self.clock._now - launch.decided)
-            else:
-                elapsed = self.clock._now - launch.updated if launch.stage == COMPUTE else 0.0
-                received += (launch.stages.busy + launch.stages.busy_rate * elapsed) / len(launch.tasks)
-        elif task.state == ENDED and task._history is None:
-            row = task.index
-            mode = task.shape.modes[self._modes[row]]
-            received = (mode.gpu_share or mode.cpus / 1000) * (self._finishes[row] - self._starts[row])
-        return received
-
-    def attained_by_user(self) -> dict[str, float]:
-        """Device-seconds of the tasks that have completed so far, by user, from the columns."""
-        totals: dict[str, float] = {}
-        tasks = self.tasks
-        for row, status in enumerate(self._status):
-            if status == COMPLETED:
-                mode = tasks.shapes[tasks.shape[row]].modes[self._modes[row]]
-                user = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
-                used = (mode.gpu_share or mode.cpus / 1000) * (self._finishes[row] - self._starts[row])
-                totals[user] = totals.get(user, 0.0) + used
-        return totals
 
     # Ends ---------------------------------------------------------------------------------------------------
 
@@ -595,6 +588,8 @@ class Simulation:
             self._place[row] = self._place_code(placement, cores)
             self.capacity.give(placement, launch, cores)
         del self.running[launch.number]
+        if self.received.by_user is not None:
+            self.received.plain(task)
         self._completed(task)
 
     def _launch_completed(self, launch: Launch) -> None:
@@ -612,11 +607,9 @@ class Simulation:
 
     def _completed(self, task: Task) -> None:
         task.state = ENDED
-        task.launch = None
+        task._launch = None
         self.ended += 1
         self._settled = self.decisions
-        if self.by_user is not None:
-            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self.attained(task)
         if self._on_finished is not None:
             self.call(self._on_finished, task)
         if self.admission is not None:
@@ -625,48 +618,47 @@ class Simulation:
             self._after(task)
         if self._wake_on != "ready":
             self.clock.round_due = True
-        if not self.running and not self.waiting and not self.sources.to_come:
-            self._drained()
+        if not self.running and not self.waiting:
+            self._look_whether_drained()
 
-    def _drained(self) -> None:
-        """Nothing waits, runs or is to come, so nothing is blocked: later events do not prolong the run."""
-        self.clock.end = math.nextafter(self.clock._now, math.inf)
+    def _look_whether_drained(self) -> None:
+        """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run."""
+        if not (self.running or self.waiting or self.sources.to_come or self.deferred):
+            self.clock.end = math.nextafter(self.clock._now, math.inf)
 
     def _after(self, task: Task) -> None:
-        """What the end of a task sets free: items, successors, a client of a closed loop."""
+        """What the completion of a task sets free: items, successors, a client of a closed loop."""
         if self.places.items:
             self.places.ended(task)
-        completed = self._status[task.index] == COMPLETED
         if self.graph is not None:
-            if completed:
-                for freed in self.graph.completed(task.index):
-                    self._make_ready(freed)
-            else:
-                for doomed in self.graph.failed(task.index):
-                    self.end_task(doomed, FAILED, f"predecessor {task.id} {self._fate(task)}")
+            for freed in self.graph.completed(task.index, self.clock._now):
+                self._make_ready(freed)
         if self.sources.closed:
             self.sources.answered(task)
 
-    def _fate(self, task: Task) -> str:
-        return {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}[self._status[task.index]]
-
     def end_task(self, task: Task, status: int, reason: str) -> None:
-        """A task that does not run (any more) ends as rejected, expired or failed."""
-        row = task.index
-        self.waiting.pop(row, None)
-        if self.graph is not None:
-            self.graph.blocked.pop(row, None)
-        task.state = ENDED
-        self._status[row] = status
-        self._finishes[row] = self.clock._now
-        self.recorder.reasons[row] = reason
-        self.ended += 1
-        self.call(self.scheduler.gone, task)
-        if self._linked:
-            self._after(task)
+        """A task that does not run (any more) ends as rejected, expired or failed, and its successors with it."""
+        doomed = [(task, status, reason)]
+        for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
+            row = task.index
+            self.waiting.pop(row, None)
+            task.state = ENDED
+            self._status[row] = status
+            self._finishes[row] = self.clock._now
+            self.recorder.reasons[row] = reason
+            self.ended += 1
+            self.call(self.scheduler.gone, task)
+            if self.places.items:
+                self.places.ended(task)
+            if self.graph is not None:
+                self.graph.blocked.pop(row, None)
+                fate = f"predecessor {task.id} {FATES[status]}"
+                doomed += [(successor, FAILED, fate) for successor in self.graph.failed(row)]
+            if self.sources.closed:
+                self.sources.answered(task)
+        self._settled = self.decisions
         self.changed("change")
-        if not self.running and not self.waiting and not self.sources.to_come:
-            self._drained()
+        self._look_whether_drained()
 
     # Errors -------------------------------------------------------------------------------------------------
 
@@ -677,27 +669,7 @@ class Simulation:
         except HetsimError:
             raise
         except Exception as error:
-            raise self._policy_raised(error, getattr(hook, "__name__", "hook")) from error
-
-    def _policy_raised(self, error: Exception, where: str) -> PolicyError:
-        line = ""
-        trace = error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            line = f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        return PolicyError(
-            f'policy "{self.input.policy}" raised {type(error).__name__} in {where} at t = {self.clock._now:g} s '
-            f"({line}): {error}"
-        )
+            raise raised(self, error, getattr(hook, "__name__", "hook")) from error
 
     def illegal(self, what: str) -> PolicyError:
         return PolicyError(f'policy "{self.input.policy}" {what} (t = {self.clock._now:g} s)')
-
-    @staticmethod
-    def _state_of(task: Task) -> str:
-        return {
-            FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
-            RUNNING: "is running already", ENDED: "has ended",
-        }[task.state]  # fmt: skip
-

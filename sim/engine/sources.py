@@ -43,8 +43,8 @@ class Sources(Timer):
         "_base", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
     )  # fmt: skip
     _shapes: list[int]
-    _rows: list[list[float]]
-    _estimates: list[list[float]]
+    _rows: list[tuple[float, ...]]
+    _estimates: list[tuple[float, ...]]
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Sources(Timer):
         self._base = first
         self._times = tasks.arrival[first:stop].tolist()
         self._shapes = tasks.shape[first:stop].tolist()
-        self._rows = tasks.time[first:stop].tolist()
+        self._rows = list(map(tuple, tasks.time[first:stop].tolist()))  # tuples: policies cannot write to them
         same = tasks.estimate is tasks.time
-        self._estimates = self._rows if same else tasks.estimate[first:stop].tolist()
+        self._estimates = self._rows if same else list(map(tuple, tasks.estimate[first:stop].tolist()))
         self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
@@ -153,8 +153,8 @@ class Sources(Timer):
             tasks.deadline[row] = time + stream.deadline[position]
         if stream.patience is not None and tasks.expires is not None:
             tasks.expires[row] = time + stream.patience[position]
-        times = tasks.time[row].tolist()
-        estimates = times if tasks.estimate is tasks.time else tasks.estimate[row].tolist()
+        times = tuple(tasks.time[row].tolist())
+        estimates = times if tasks.estimate is tasks.time else tuple(tasks.estimate[row].tolist())
         self.to_come -= 1
         self.status[row] = UNFINISHED
         self.deliver(Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks))
@@ -163,7 +163,7 @@ class Sources(Timer):
 class Graph:
     """Which tasks wait for which: counts of unfinished predecessors, and successors."""
 
-    __slots__ = ("missing", "successors", "blocked")
+    __slots__ = ("missing", "successors", "blocked", "ready")
 
     def __init__(self, predecessors: list[tuple[int, ...]]):
         self.missing = [len(row) for row in predecessors]
@@ -171,17 +171,21 @@ class Graph:
         for row, before in enumerate(predecessors):
             for predecessor in before:
                 self.successors.setdefault(predecessor, []).append(row)
+        self.ready: dict[int, float] = {}
+        """When the last predecessor finished, of tasks that have none left."""
         self.blocked: dict[int, Task] = {}
         """Arrived tasks that wait for predecessors, by row."""
 
-    def completed(self, row: int) -> list[Task]:
+    def completed(self, row: int, now: float) -> list[Task]:
         """The arrived tasks that become ready because this one completed."""
         freed = []
         for successor in self.successors.get(row, ()):
             if self.missing[successor] > 0:
                 self.missing[successor] -= 1
-                if not self.missing[successor] and successor in self.blocked:
-                    freed.append(self.blocked.pop(successor))
+                if not self.missing[successor]:
+                    self.ready[successor] = now
+                    if successor in self.blocked:
+                        freed.append(self.blocked.pop(successor))
         return freed
 
     def failed(self, row: int) -> list[Task]:
@@ -199,20 +203,18 @@ class Graph:
 
 
 class Patience:
-    """Tasks whose patience may end before they start: one pending event for all of them."""
+    """Tasks whose patience may end before they start: one pending event for all of them, and no hold on any."""
 
-    __slots__ = ("clock", "timer", "expire", "heap", "tasks")
+    __slots__ = ("clock", "timer", "expire", "heap")
 
-    def __init__(self, clock: Clock, expire: Callable[[Task], None]):
+    def __init__(self, clock: Clock, expire: Callable[[int], None]):
         self.clock = clock
         self.expire = expire
         self.timer = Timer(self._due)
         self.heap: list[tuple[float, int]] = []
-        self.tasks: dict[int, Task] = {}
 
     def watch(self, task: Task) -> None:
         heappush(self.heap, (task.expires, task.index))
-        self.tasks[task.index] = task
         if self.heap[0][1] == task.index:
             self._arm()
 
@@ -221,7 +223,7 @@ class Patience:
 
     def _due(self, _: Timer) -> None:
         while self.heap and self.heap[0][0] <= self.clock._now:
-            self.expire(self.tasks.pop(heappop(self.heap)[1]))
+            self.expire(heappop(self.heap)[1])
         if self.heap:
             self._arm()
 

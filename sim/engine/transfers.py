@@ -110,7 +110,7 @@ class Transfers:
         sources: dict[int, tuple[float, list[tuple[int, int]]]] = {}
         fresh = 0
         for task in tasks:
-            if task.done == 1.0:
+            if task._done == 1.0:
                 output = self._stranded_output(task, device) / max(1, mode.gpus)
                 if output:
                     self._add(sources, task._history.saved_at, output)
@@ -119,7 +119,7 @@ class Transfers:
             if not mode.on_cpu:
                 size += task.bytes_in / mode.gpus
             history = task._history
-            if history is not None and task.done > 0 and task.shape.stopping.state:
+            if history is not None and task._done > 0 and task.shape.stopping.state:
                 self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
@@ -320,7 +320,9 @@ class Fetching:
     def _hop(self, flow: Any) -> None:
         places = self.transfers.places
         if flow is not None:
-            places.arrived(self.item, self.hops.pop(0)[1], self.version)
+            location = self.hops.pop(0)[1]
+            if location < 0 or self.gpu.up:
+                places.arrived(self.item, location, self.version)
         if self.hops and self.gpu.up:
             self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
             return

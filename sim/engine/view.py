@@ -193,7 +193,7 @@ class EngineView:
 
     def _left(self, task: Task) -> float:
         """The estimated part of the work still to do, of a running task its progress included."""
-        launch = task.launch
+        launch = task._launch
         if task.state != RUNNING or launch is None:
             return 1.0 - task.done
         mode = launch.placement.mode
@@ -226,7 +226,7 @@ class EngineView:
         return longest
 
     def remaining(self, task: Task) -> float:
-        launch = task.launch
+        launch = task._launch
         if task.state != RUNNING or launch is None:
             return task.shortest_remaining
         return self._remaining(launch)
@@ -251,7 +251,7 @@ class EngineView:
         return max(0.0, planned - done)
 
     def expected_finish(self, task: Task) -> float:
-        launch = task.launch
+        launch = task._launch
         if launch.stages is None:
             return self.now + self._remaining(launch)
         return self._pipeline(launch).end
@@ -335,21 +335,21 @@ class EngineView:
 
     def placement_of(self, task: Task) -> Placement | None:
         """Where a running task runs."""
-        return None if task.launch is None else task.launch.placement
+        return None if task._launch is None else task._launch.placement
 
     def stage_of(self, task: Task) -> str | None:
         """The stage of a running task's launch: preparing, upload, restore, queued for compute, compute, download."""
-        launch = task.launch
+        launch = task._launch
         if launch is None:
             return None
         return "compute" if launch.stages is None else STAGE_NAMES[launch.stage]
 
     def batch_of(self, task: Task) -> tuple[Task, ...]:
         """The tasks of a running task's launch."""
-        return () if task.launch is None else task.launch.tasks
+        return () if task._launch is None else task._launch.tasks
 
-    def waiting(self) -> Iterable[Task]:
-        return self._simulation.waiting.values()
+    def waiting(self) -> list[Task]:
+        return list(self._simulation.waiting.values())
 
     @property
     def waiting_count(self) -> int:
@@ -392,18 +392,8 @@ class EngineView:
         return total
 
     def attained(self, who: Task | str) -> float:
-        simulation = self._simulation
-        if isinstance(who, Task):
-            return simulation.attained(who)
-        if simulation.by_user is None:
-            simulation.by_user = simulation.attained_by_user()
-        running = sum(
-            simulation.attained(task)
-            for launch in simulation.running.values()
-            for task in launch.tasks
-            if task.user == who
-        )
-        return simulation.by_user.get(who, 0.0) + running
+        received = self._simulation.received
+        return received.task(who) if isinstance(who, Task) else received.user(who)
 
     def holders(self, item: int) -> list[Device | int]:
         devices = self.cluster.devices
@@ -423,17 +413,17 @@ class EngineView:
         sketches: dict[int, NodeState] = {}
         stopped: dict[int, list[Task]] = {}
         for victim in victims:
-            if not victim.shape.preemptible or victim.launch is None:
+            if not victim.shape.preemptible or victim._launch is None:
                 continue
-            launch = victim.launch
+            launch = victim._launch
             if not sketches and launch.placement.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
                 return launch.placement, [victim]
-            for number in {device.node for device in launch.placement.devices}:
+            for number in dict.fromkeys(device.node for device in launch.placement.devices):
                 if number not in sketches:
                     sketches[number] = capacity.sketch(capacity.nodes[number])
                     stopped[number] = []
-                if launch in (other.launch for other in stopped[number]):
+                if launch in (other._launch for other in stopped[number]):
                     continue
                 capacity.release(sketches[number], launch.placement, launch)
                 stopped[number].append(victim)
@@ -448,7 +438,7 @@ class EngineView:
         needed = self._needed(number, mode, victims)
         sketch = self._capacity.sketch(self._capacity.nodes[number])
         for victim in needed:
-            self._capacity.release(sketch, victim.launch.placement, victim.launch)
+            self._capacity.release(sketch, victim._launch.placement, victim._launch)
         placement = self._capacity.on_sketch(sketch, mode)
         assert placement is not None
         return placement, needed
@@ -461,7 +451,7 @@ class EngineView:
             sketch = capacity.sketch(capacity.nodes[number])
             for victim in needed:
                 if victim is not spared:
-                    capacity.release(sketch, victim.launch.placement, victim.launch)
+                    capacity.release(sketch, victim._launch.placement, victim._launch)
             if capacity.fits_on(sketch, mode):
                 needed.remove(spared)
         return needed

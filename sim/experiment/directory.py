@@ -15,16 +15,19 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
+from sim.model.units import shown
 
 if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
+    from sim.scenario.scenario import Overrides, Scenario
 
 PICTURE = "picture.png"
 FIRST = "replication-0"
@@ -62,15 +65,20 @@ def check_target(directory: str | Path) -> Path:
     from sim.results.store import MARK
 
     target = Path(directory)
-    if target.exists():
-        names = {inner.name for inner in target.iterdir()} if target.is_dir() else None
-        if names is None or (names and MARK not in names and names != {PARTIAL}):
-            raise UsageError(f"{target} exists and is not a run directory; it was not touched")
-    parent = target.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UsageError(f"{target} cannot be written: no permission in {parent}")
+    try:
+        if target.is_symlink() or target.exists():
+            names = {inner.name for inner in target.iterdir()} if target.is_dir() and not target.is_symlink() else None
+            if names is None or (names and MARK not in names and names != {PARTIAL}):
+                raise UsageError(f"{target} exists and is not a run directory; it was not touched")
+        parent = target.absolute().parent
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            raise UsageError(f"{target} cannot be written: {parent} is not a folder")
+        os.rmdir(tempfile.mkdtemp(prefix=".hetsim-", dir=parent))  # the only test that all file systems pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a name of a folder"
+        raise UsageError(f"{shown(str(target))} cannot be written: {reason}") from None
     return target
 
 
@@ -136,7 +144,25 @@ def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replicat
     }
 
 
-def load(directory: str | Path) -> Result | Replications:
+def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications:
+    """What was saved, or what can be run.
+
+    A folder is a run directory: its Result, or its Replications.  Anything else is a scenario, as `sim.run` takes
+    it: a file, the name of a shipped scenario, or a mapping; `overrides` change values of it.
+    """
+    from sim.results.store import MARK
+    from sim.scenario.scenario import load as load_scenario
+    from sim.scenario.shipped import shipped
+
+    if isinstance(source, str | Path):
+        folder = Path(source)
+        named = str(source) in {one.name for one in shipped()} and not (folder / MARK).is_file()
+        if folder.is_dir() and not named:
+            return load_run(folder)
+    return load_scenario(source, overrides)
+
+
+def load_run(directory: str | Path) -> Result | Replications:
     """A run directory: its Result, or its Replications."""
     from sim.results.result import Result
 

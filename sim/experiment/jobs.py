@@ -99,7 +99,7 @@ def run_cases(
 
 
 def _amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    from sim.scenario.schema import Precision
+    from sim.scenario.schema import MOST_REPLICATIONS, Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
@@ -115,8 +115,8 @@ def _amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) ->
 
         metric(wanted.metric)  # an unknown name is said before the first run, not after
         return Amount(wanted.max, wanted.precision, wanted.metric, wanted.confidence)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise UsageError(f"replications must be a whole number from 1, not {wanted!r}")
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MOST_REPLICATIONS:
+        raise UsageError(f"replications must be a whole number from 1 to {MOST_REPLICATIONS:,}, not {wanted!r}")
     return Amount(wanted)
 
 

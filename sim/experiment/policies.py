@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sim import registry
-from sim.errors import UnknownName, UsageError
+from sim.errors import ScenarioError, UnknownName, UsageError
 
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
@@ -65,7 +65,10 @@ def _from_text(text: str) -> tuple[str, Any]:
     if text.lstrip().startswith("{"):
         from sim.scenario.document import parse_value
 
-        mapping = parse_value(text)
+        try:
+            mapping = parse_value(text)
+        except ScenarioError as error:
+            raise UsageError(f'the policy "{text}" {error.problems[0].message}') from None
         return _label(mapping), mapping
     scheduler, *others = [part.strip() for part in text.split("+")]
     _known("scheduler", scheduler)
@@ -75,6 +78,8 @@ def _from_text(text: str) -> tuple[str, Any]:
         if not kinds:
             everything = [other for kind in _BESIDE for other in registry.policies(kind)]
             raise UnknownName("placement or admission policy", name, everything, " (hetsim list policies)")
+        if kinds[0] in value or (kinds[0] == "placement" and "placement" in value["scheduler"]):
+            raise UsageError(f'the policy "{text}" names two {kinds[0]} policies; give one')
         if kinds[0] == "placement":
             value["scheduler"]["placement"] = name
         else:

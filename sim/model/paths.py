@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
+from sim.model.units import shown
+
 
 def _existing(value: Any, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value):
@@ -15,11 +17,14 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     if not path.is_absolute():
         path = Path((info.context or {}).get("base", ".")) / path
     try:
-        found = path.is_file()
-    except OSError:  # a name that is too long, say
-        found = False
+        found, folder = path.is_file(), path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL
+        found = folder = False
+    if folder:
+        raise ValueError(f"{shown(str(value))} is a folder, not a file")
     if not found:
-        raise ValueError(f'no file "{value}" (looked for {path})')
+        looked = "" if str(path) == str(value) or len(str(path)) > 500 else f" (looked for {path})"
+        raise ValueError(f"no file {shown(str(value))}{looked}")
     return path
 
 

@@ -77,6 +77,11 @@ class Mode:
         """GPUs occupied in all, as a number: 8.0 for a gang, 0.25 for a quarter."""
         return self.gpus * self.share / WHOLE
 
+    @property
+    def width(self) -> float:
+        """Devices that are busy while a launch computes: GPUs, or cores."""
+        return self.gpus * self.share / WHOLE if self.gpus else self.cpus / 1000
+
     def __repr__(self) -> str:
         return self.name
 
@@ -186,16 +191,23 @@ class Task:
     """A task in flight, as policies see it.
 
     Policies may read everything without a leading underscore.  `estimates[j]` is the estimated compute time in
-    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work.
+    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work as far as its
+    estimate tells: computed so far by estimate, at most 1; it changes when the task is stopped.
     """
 
     __slots__ = (
-        "index", "arrival", "ready", "shape", "estimates", "_time", "_table", "state", "done", "launch",
+        "index", "arrival", "ready", "shape", "estimates", "_time", "_table", "state", "done", "_done", "_launch",
         "ticket", "memo", "allowed", "_history",
     )  # fmt: skip
 
     def __init__(
-        self, index: int, arrival: float, shape: Shape, time: list[float], estimates: list[float], table: Tasks
+        self,
+        index: int,
+        arrival: float,
+        shape: Shape,
+        time: tuple[float, ...],
+        estimates: tuple[float, ...],
+        table: Tasks,
     ):
         self.index = index
         self.arrival = arrival
@@ -206,8 +218,9 @@ class Task:
         self._table = table
         self.state = WAITING
         self.done = 0.0
-        self.launch: Any = None
-        self.ticket = -1  # of the queue entry that speaks for this task (sim.policy.queues)
+        self._done = 0.0  # the true fraction
+        self._launch: Any = None
+        self.ticket = 0  # of the queue entry that speaks for this task (sim.policy.queues)
         self.memo: Any = None  # a policy's own note on the task
         self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
         self._history: Any = None  # the engine's, for tasks that were stopped or moved data

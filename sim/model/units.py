@@ -38,57 +38,94 @@ OPERATION_RATE = {f"{unit}{suffix}": value for unit, value in OPERATIONS.items()
 FREQUENCY = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FRACTION = {"%": 0.01}
 
+MOST = 1e30
+"""Numbers beyond are mistakes, and their products would overflow."""
+MOST_SECONDS = 1e15
+"""Thirty million years."""
+MOST_BYTES = 1e18
+"""An exabyte: beyond, sizes do not fit into a column of 64-bit integers with room to add them."""
+
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
 
 
-def parse(value: Any, units: dict[str, float], example: str, *, negative: bool = False) -> float:
-    """The value in base units; ValueError with a sentence for the user if it is not one.
+def parse(
+    value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MOST
+) -> float:
+    """The value in base units, at most `most`; ValueError with a sentence for the user if it is not one.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a value with a unit such as {example}, not {_show(value)}")
-    if isinstance(value, int | float):
-        if value == 0:
-            return 0.0
-        raise ValueError(f'"{value:g}" has no unit; write for instance {_with_unit(value, example)}')
-    match = _QUANTITY.match(value)
+        raise ValueError(f"expected a value with a unit such as {example}, not {shown(value)}")
+    written = shown(value)
+    text = value if isinstance(value, str) else str(value) if abs(value) <= MOST else "inf"
+    match = _QUANTITY.match(text)
     if not match:
-        raise ValueError(f'"{value}" is not a value with a unit such as {example}')
+        raise ValueError(f"{written} is not a value with a unit such as {example}")
     number, unit = float(match[1]), match[2]
     if math.isnan(number) or math.isinf(number):
-        raise ValueError(f'"{value}" is not a finite number')
+        raise ValueError(f"{written} is not a finite number")
     if not unit:
         if number == 0:
             return 0.0
-        raise ValueError(f'"{value}" has no unit; write for instance {_with_unit(number, example)}')
+        raise ValueError(f"{written} has no unit; write {_with_unit(number, units, example)}")
     factor = units.get(unit)
     if factor is None:
         factor = units.get(re.sub(r"\s+", "", unit))
     if factor is None:
-        raise ValueError(f'"{value}": "{unit}" is not a unit here; use one of {", ".join(_some(units))}')
+        raise ValueError(f'{written}: {shown(unit)} is not a unit here; use one of {", ".join(_some(units))}')
     if number < 0 and not negative:
-        raise ValueError(f'"{value}" is negative')
+        raise ValueError(f"{written} is negative")
     # One division rather than a product with an inexact factor: `3 ms` must be the float 0.003.
     inverse = round(1 / factor) if factor < 1 else 0
-    return number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
+    found = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
+    if abs(found) > most:
+        raise ValueError(f"{written} is more than a simulation can hold: at most {_at_most(most, units)}")
+    return found
 
 
 def parse_fraction(value: Any) -> float:
     """A share: `0.05` or `5%`."""
     if isinstance(value, str):
         return parse(value, FRACTION, "5%")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a share such as 0.05 or 5%, not {_show(value)}")
+    if not is_number(value):
+        raise ValueError(f"expected a share such as 0.05 or 5%, not {shown(value)}")
     return float(value)
 
 
-def _with_unit(number: float, example: str) -> str:
+def is_number(value: Any) -> bool:
+    """Whether it is a number that a simulation can count with: finite, and not beyond `MOST`."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= MOST
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence names it."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
+
+
+def _with_unit(number: float, units: dict[str, float], example: str) -> str:
+    if units is RATE:
+        return f"{number:g}/s (or per minute: {number:g}/min)"
     unit = _QUANTITY.match(example)
     assert unit
-    gap = "" if unit[2].startswith("/") or unit[2] == "%" else " "
-    return f"{number:g}{gap}{unit[2]}"
+    gap = "" if unit[2] == "%" else " "
+    return f"for instance {number:g}{gap}{unit[2]}"
+
+
+def _at_most(most: float, units: dict[str, float]) -> str:
+    """The bound in the base unit, the one whose factor is 1."""
+    base = next((unit for unit, factor in units.items() if factor == 1), "")
+    return f"{most:g}{base}" if base.startswith("/") else f"{most:g} {base}".strip()
 
 
 def _some(units: dict[str, float]) -> list[str]:
@@ -99,15 +136,9 @@ def _some(units: dict[str, float]) -> list[str]:
     return [unit for unit in common if unit in units] or list(units)
 
 
-def _show(value: Any) -> str:
-    return {True: "true", False: "false", None: "nothing"}.get(value, repr(value)) if not isinstance(
-        value, dict | list
-    ) else ("a mapping" if isinstance(value, dict) else "a list")
-
-
-def _quantity(units: dict[str, float], example: str, whole: bool = False) -> Any:
+def _quantity(units: dict[str, float], example: str, whole: bool = False, most: float = 1e30) -> Any:
     def read(value: Any) -> float | int:
-        number = parse(value, units, example)
+        number = parse(value, units, example, most=most)
         return round(number) if whole else number
 
     # Strings are what files hold; the resolved models hold numbers in base units.
@@ -115,8 +146,8 @@ def _quantity(units: dict[str, float], example: str, whole: bool = False) -> Any
     return Annotated[int if whole else float, BeforeValidator(read), WithJsonSchema(schema)]
 
 
-Seconds = _quantity(TIME, "5 s")
-Bytes = _quantity(SIZE, "2 GB", whole=True)
+Seconds = _quantity(TIME, "5 s", most=MOST_SECONDS)
+Bytes = _quantity(SIZE, "2 GB", whole=True, most=MOST_BYTES)
 BytesPerSecond = _quantity(BANDWIDTH, "12 GB/s")
 PerSecond = _quantity(RATE, "40/h")
 Watts = _quantity(POWER, "250 W")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, finite, tidy
-from sim.results.wording import figures, fitting, metric_name, units_of
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, tidy
+from sim.results.wording import figures, finite, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,9 +49,14 @@ def comparison(found: Comparison) -> Figure:
         panel.set_xlim(0, 1.3 * top if top > 0 else 1)  # room for the figures beside the dots
         panel.set_ylim(len(policies) - 0.5, -0.6)
         panel.set_yticks(range(len(policies)), policies)
-        panel.xaxis.set_major_locator(MaxNLocator(4))
+        ticks = MaxNLocator(4).tick_values(0, 100 if unit == "%" and top <= 100 else top)
+        panel.set_xticks([tick for tick in ticks if tick <= (100 if unit == "%" else panel.get_xlim()[1])])
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         tidy(panel, grid="x")
         panel.tick_params(axis="y", length=0)
         panel.set_title(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
+    told = f"means, with {found.confidence * 100:g} % intervals" if (found.pairs["n"] > 1).any() else "one run of each"
+    best = "; orange: shown to be better than all others" if any(found.winners.values()) else ""
+    picture.text(1.0, 0.0, told + best, ha="right", va="bottom", fontsize=8, color=MUTED)
+    picture.set_layout_engine("constrained", rect=(0, 0.05, 1, 0.95))
     return picture

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
 from sim.plots.cdf import cdf
 from sim.plots.gantt import gantt
 from sim.plots.style import BLUE, INK, MUTED, figure, tidy, title
@@ -84,7 +87,8 @@ def _spread(runs: Replications, ax: Axes) -> None:
         ax.axhline(mean, color=INK, linewidth=1)
         ax.axhspan(found.low / factor, found.high / factor, color=MUTED, alpha=0.18, linewidth=0)
         ax.set_title(f"mean {with_unit(pair(mean, half), unit)} (95 %)", loc="left", fontsize=9)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.08 * values[np.isfinite(values)].max() / factor if np.isfinite(values).any() else 1)
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.set_xlabel("replication", fontsize=9, color=INK)
     ax.set_ylabel(f"mean response ({unit})", fontsize=9, color=INK)
     tidy(ax)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,3 @@ def log_time_axis(ax: Axes, label: str) -> None:
 def describe(outcome: Any) -> str:
     """`scenario · policy`: what a title says of a run."""
     return " · ".join(part for part in (outcome.name, outcome.policy) if part)
-
-
-def finite(value: float, otherwise: float = 0.0) -> float:
-    return value if math.isfinite(value) else otherwise

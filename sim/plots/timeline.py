@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, PALETTE, VERMILION, describe, figure, tidy, time_axis, title
 
@@ -28,6 +29,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     time, end = table["time"].to_numpy(), result.end
     _steps(upper, time, table["waiting"].to_numpy(dtype=float), end, color=BLUE, fill=True)
     upper.set_ylim(bottom=0)
+    upper.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     upper.set_ylabel("tasks waiting", fontsize=9, color=INK)
     cluster = result.record.input.cluster
     kinds = [name.removeprefix("busy.") for name in table.columns if name.startswith("busy.")]

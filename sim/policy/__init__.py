@@ -14,7 +14,6 @@ from sim.policy.contract import (
     Move,
     OrderKey,
     PlacementRule,
-    Planner,
     PlanProblem,
     Reject,
     Scheduler,
@@ -32,5 +31,5 @@ from sim.policy.queues import TaskQueue
 __all__ = [
     "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Decision", "Defer", "Discipline",
     "Drop", "Fetch", "Hold", "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler",
-    "Planner", "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
+    "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
 ]  # fmt: skip

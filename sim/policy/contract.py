@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement, Plan
+from sim.model.plan import Placement
 from sim.model.tasks import Item, Mode, Task, Tasks
 
 if TYPE_CHECKING:
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 # Decisions ------------------------------------------------------------------------------------------------
 
 
-class Start:
+class _Shown:
+    """A decision shows itself by its parts."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
+
+
+class Start(_Shown):
     """Launch one task, or several as one batch, on a placement."""
 
     __slots__ = ("tasks", "placement")
@@ -31,11 +40,9 @@ class Start:
         self.tasks = tasks
         self.placement = placement
 
-    def __repr__(self) -> str:
-        return f"Start({self.tasks}, {self.placement})"
 
 
-class Stop:
+class Stop(_Shown):
     """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
 
     __slots__ = ("task", "keep")
@@ -45,7 +52,7 @@ class Stop:
         self.keep = keep
 
 
-class Move:
+class Move(_Shown):
     """Continue a running task elsewhere or in another mode; its state moves over the links."""
 
     __slots__ = ("task", "placement")
@@ -55,7 +62,7 @@ class Move:
         self.placement = placement
 
 
-class Reject:
+class Reject(_Shown):
     """End a waiting task for good, with a reason.  Also an admission's answer."""
 
     __slots__ = ("task", "reason")
@@ -65,7 +72,7 @@ class Reject:
         self.reason = reason
 
 
-class Hold:
+class Hold(_Shown):
     """Say why a waiting task is passed over although it would fit (quota, reservation, ...).
 
     Changes nothing; `hetsim explain` charges the wait from now on to this cause, until the task starts or
@@ -79,7 +86,7 @@ class Hold:
         self.cause = cause
 
 
-class Set:
+class Set(_Shown):
     """Set a device's frequency (1 is nominal), or put it to sleep ("off") or wake it ("on")."""
 
     __slots__ = ("device", "frequency")
@@ -89,7 +96,7 @@ class Set:
         self.frequency = frequency
 
 
-class Fetch:
+class Fetch(_Shown):
     """Bring a copy of an item to a device (prefetch, load a model)."""
 
     __slots__ = ("item", "device")
@@ -99,7 +106,7 @@ class Fetch:
         self.device = device
 
 
-class Drop:
+class Drop(_Shown):
     """Drop an unused copy of an item from a device."""
 
     __slots__ = ("item", "device")
@@ -109,7 +116,7 @@ class Drop:
         self.device = device
 
 
-class Wait:
+class Wait(_Shown):
     """Nothing more this round.  When to be asked again, besides `until`:
 
     on="change": at any change; on="release": only when capacity comes free (arrivals alone cannot help);
@@ -120,6 +127,8 @@ class Wait:
     __slots__ = ("until", "on")
 
     def __init__(self, until: float = math.inf, on: Literal["change", "release", "ready"] = "change"):
+        if on not in ("change", "release", "ready"):
+            raise ValueError(f'Wait(on={on!r}): "change", "release" or "ready" is meant')
         self.until = until
         self.on = on
 
@@ -182,26 +191,12 @@ class Scheduler:
         return iter(())
 
 
-class Planner(Protocol):
-    """A static policy: one plan, before the clock starts (or in mid-run, with `problem.now` and `free_at`)."""
-
-    def plan(self, problem: PlanProblem) -> Plan: ...
-
-
 @dataclass
 class PlanProblem:
-    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate).
-
-    `free_at`: device name -> time from which it is free.  `places`: item -> names of the devices and hosts
-    that hold it.  `simulate(plan)` gives the makespan that the engine finds on estimates.
-    """
+    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate)."""
 
     tasks: Tasks
     cluster: Cluster
-    now: float = 0.0
-    free_at: dict[str, float] | None = None
-    places: dict[int, list[str]] | None = None
-    simulate: Callable[[Plan], float] | None = None
 
 
 class Admission:
@@ -318,7 +313,7 @@ class View(Protocol):
     @property
     def waiting_count(self) -> int: ...
 
-    def waiting(self) -> Iterable[Task]:
+    def waiting(self) -> list[Task]:
         """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""
         ...
 

@@ -18,27 +18,35 @@ class TaskQueue:
     """A priority queue of tasks; equal keys leave in the order of arrival.
 
     Tasks whose keys come in ascending order (every first-come order) go to a deque and cost O(1); the others go
-    to a heap.  An entry is void once its task is no longer waiting or was pushed again: `Task.ticket` names the
-    entry that counts, so removing is O(1) and nothing is searched.
+    to a heap.  An entry is void once its task is no longer waiting or was pushed again, to this queue or another:
+    `Task.ticket` names the entry that counts, so removing is O(1) and nothing is searched.  Void entries are thrown
+    out when they may be half of all.
     """
 
-    __slots__ = ("_run", "_heap", "_tickets", "_last")
+    __slots__ = ("_run", "_heap", "_limit")
 
     def __init__(self) -> None:
         self._run: deque[Entry] = deque()
         self._heap: list[Entry] = []
-        self._tickets = 0
-        self._last: Any = None
+        self._limit = 64
 
     def push(self, key: Any, task: Task) -> None:
-        self._tickets = ticket = self._tickets + 1
-        task.ticket = ticket
+        task.ticket = ticket = task.ticket + 1
         entry = (key, task.arrival, task.index, ticket, task)
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
         else:
             heappush(self._heap, entry)
+        if len(run) + len(self._heap) > self._limit:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Throw out void entries; again when there are twice as many as are left."""
+        self._run = deque(entry for entry in self._run if _live(entry))
+        self._heap = [entry for entry in self._heap if _live(entry)]
+        heapify(self._heap)
+        self._limit = max(64, 2 * (len(self._run) + len(self._heap)))
 
     def head(self) -> Task | None:
         """The task that goes next, or None."""
@@ -75,31 +83,24 @@ class TaskQueue:
 
     def remove(self, task: Task) -> None:
         """The task's entry is void from now on."""
-        task.ticket = -1
+        task.ticket += 1
 
     def __iter__(self) -> Iterator[Task]:
         """All live tasks, in order.  Linear with a sort: for policies that look at everything."""
         entries = sorted(chain(self._run, self._heap)) if self._heap else list(self._run)
-        return (e[4] for e in entries if e[4].ticket == e[3] and e[4].state == WAITING)
+        return (entry[4] for entry in entries if _live(entry))
 
     def first(self, count: int) -> list[Task]:
         """The first `count` live tasks, in order."""
         if not self._heap and len(self._run) <= count:
             return list(self)
-        live = (e for e in chain(self._run, self._heap) if e[4].ticket == e[3] and e[4].state == WAITING)
-        return [e[4] for e in nsmallest(count, live)]
+        live = (entry for entry in chain(self._run, self._heap) if _live(entry))
+        return [entry[4] for entry in nsmallest(count, live)]
 
     def __len__(self) -> int:
         """Live tasks.  Linear; ask `head()` to learn whether there is any."""
         return sum(1 for _ in self)
 
-    def rekey(self, key: Any) -> None:
-        """Order everything by a new key function."""
-        live = list(self)
-        self._run.clear()
-        self._heap.clear()
-        for task in live:
-            self._tickets += 1
-            task.ticket = self._tickets
-            self._heap.append((key(task), task.arrival, task.index, self._tickets, task))
-        heapify(self._heap)
+
+def _live(entry: Entry) -> bool:
+    return entry[4].ticket == entry[3] and entry[4].state == WAITING

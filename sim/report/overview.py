@@ -289,9 +289,8 @@ def _notes(comparison: Comparison) -> list[str]:
         runs = table[metric]["n"]
         fewer = [f"{runs[policy]:g} under {policy}" for policy in table.index if runs[policy] < runs.max()]
         if fewer:
-            notes.append(
-                f"{terminal.metric_name(metric)}: of the runs in which it is defined, {', '.join(fewer)} of {runs.max():g}"
-            )
+            name = terminal.metric_name(metric)
+            notes.append(f"{name}: defined in fewer runs than {runs.max():g}: in {', '.join(fewer)}")
     means = table[[(metric, "mean") for metric in comparison.metrics]].to_numpy(dtype=float)
     return notes + (["∞: unfinished tasks count as +∞"] if np.isinf(means).any() else [])
 

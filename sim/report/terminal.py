@@ -10,8 +10,30 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from sim.results.wording import (
-    BYTES, JOULES, PER_TIME, SECONDS, Unit, at_least, clock, count, data_size, energy, figures, fitting, formatter,
-    gap, metric_name, one, pair, plain, rate, seconds, several, share, units_of, with_unit,
+    BYTES,
+    JOULES,
+    PER_TIME,
+    SECONDS,
+    Unit,
+    at_least,
+    clock,
+    count,
+    data_size,
+    energy,
+    figures,
+    fitting,
+    formatter,
+    gap,
+    metric_name,
+    one,
+    pair,
+    plain,
+    rate,
+    seconds,
+    several,
+    share,
+    units_of,
+    with_unit,
 )  # fmt: skip
 
 __all__ = [
@@ -26,9 +48,7 @@ COLUMNS = 100
 
 def width(text: str) -> int:
     """Columns that a text takes on a terminal."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def padded(text: str, columns: int, right: bool) -> str:
@@ -45,9 +65,7 @@ def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int 
     full = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(width(row[column]) for row in full) for column in range(columns)]
     space = " " * gap
-    return [
-        space.join(padded(cell, widths[c], c in to_right) for c, cell in enumerate(row)).rstrip() for row in full
-    ]
+    return [space.join(padded(cell, widths[c], c in to_right) for c, cell in enumerate(row)).rstrip() for row in full]
 
 
 def wrapped(text: str, columns: int = COLUMNS, indent: int = 0) -> list[str]:

@@ -86,7 +86,7 @@ class Finding:
         name, both = metric_name(self.metric), f"{self.policy} and {self.other}"
         method = f"(paired, {self.confidence * 100:g} %, Holm, n = {self.n})"
         if self.shown == "undefined":
-            where = f"undefined or infinite in {self.left_out} pairs of runs" if self.left_out else "undefined"
+            where = "undefined" + (f" or infinite in {self.left_out} of the pairs of runs" if self.left_out else "")
             return f"{both}: {name} cannot be compared: {where}"
         if self.shown == "one run":
             found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"

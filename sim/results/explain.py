@@ -1,4 +1,4 @@
-"""Why tasks waited: each wait split by cause, so that the causes sum to the wait.
+"""Why tasks waited: each wait split by cause, so that the causes sum to the wait exactly.
 
 At every moment between ready and the decision to start, in this order:
 
@@ -86,11 +86,7 @@ def causes(result: Result) -> pd.DataFrame:
         seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
     seconds[:, _TRANSFER] += waits.until - waits.decided
     wait = waits.until - waits.ready
-    # Differences of clock readings leave noise in the sums: the greatest cause takes it.
-    greatest = seconds.argmax(axis=1)
-    rows = np.arange(len(seconds))
-    for _ in range(3):
-        seconds[rows, greatest] += wait - seconds.sum(axis=1)
+    seconds = exact(seconds, wait)
     tasks = result.record.input.tasks
     ids = waits.row if tasks.id is None else np.asarray(tasks.id)[waits.row]
     frame = pd.DataFrame({"id": ids})
@@ -103,6 +99,17 @@ def causes(result: Result) -> pd.DataFrame:
     return pd.concat([frame, pd.DataFrame(seconds, columns=list(CAUSES))], axis=1)
 
 
+def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """The parts (rows), changed by rounding noise such that each row sums to its total exactly, in any order.
+
+    All become multiples of the total's last binary digit, and the greatest takes what is missing.
+    """
+    digit = np.spacing(total)
+    parts = np.rint(parts / digit[:, None]) * digit[:, None]
+    parts[np.arange(len(parts)), parts.argmax(axis=1)] += total - parts.sum(axis=1)
+    return parts
+
+
 def explain_all(result: Result, by: str = "class") -> pd.DataFrame:
     """Seconds waited by class (or user): columns `tasks`, `wait`, and the causes that sum to it."""
     table = causes(result)
@@ -110,6 +117,7 @@ def explain_all(result: Result, by: str = "class") -> pd.DataFrame:
         raise UsageError(f'waits are explained by "class" or "user", not by "{by}"')
     groups = table.groupby(by, sort=True)
     totals = groups[["wait", *CAUSES]].sum()
+    totals[list(CAUSES)] = exact(totals[list(CAUSES)].to_numpy(), totals["wait"].to_numpy())
     totals.insert(0, "tasks", groups.size())
     return totals
 
@@ -132,11 +140,18 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
         lines.append([float(waits.decided[at]), "transfer", "decided; its first stage had not begun"])
     ends = ([line[0] for line in lines] + [float(waits.until[at])])[1:]
     rows = [(line[0], end, end - line[0], *line[1:]) for line, end in zip(lines, ends, strict=True)]
-    return pd.DataFrame(rows, columns=["from", "to", "seconds", "cause", "detail"])
+    table = pd.DataFrame(rows, columns=["from", "to", "seconds", "cause", "detail"])
+    if rows:
+        wait = waits.until[at] - waits.ready[at]
+        table["seconds"] = exact(table["seconds"].to_numpy()[None, :], np.array([wait]))[0]
+    return table
 
 
 def find_task(result: Result, task_id: Any) -> int:
-    """The row of a task given by its id (as text or as it is); UsageError with near ids otherwise."""
+    """The row of a task given by its id (as text or as it is); UsageError with near ids otherwise.
+
+    Of `stream/id` the id alone will do where no other stream has it.
+    """
     tasks = result.record.input.tasks
     if tasks.id is None:
         if str(task_id).isdecimal() and int(task_id) < len(tasks):
@@ -145,6 +160,11 @@ def find_task(result: Result, task_id: Any) -> int:
     names = [str(name) for name in tasks.id]
     if str(task_id) in names:
         return names.index(str(task_id))
+    local = [name for name in names if name.rpartition("/")[2] == str(task_id)]
+    if len(local) == 1:
+        return names.index(local[0])
+    if local:
+        raise UsageError(f'no task "{task_id}"; did you mean {" or ".join(local[:3])}?')
     near = difflib.get_close_matches(str(task_id), names[:10_000], n=3)
     raise UsageError(f'no task "{task_id}"' + (f"; did you mean {', '.join(near)}?" if near else ""))
 

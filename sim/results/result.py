@@ -205,7 +205,7 @@ class Result:
         return plots.default(self)
 
     def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
-        """Why a task waited, as stretches of time with causes; without a task, seconds of each cause by class (user)."""
+        """Why a task waited, stretch by stretch; without a task, the seconds of each cause by class or user."""
         from sim.results import explain
 
         return explain.explain_all(self, by) if task is None else explain.explain(self, task)

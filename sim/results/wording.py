@@ -111,9 +111,7 @@ def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[flo
     """Values in one common unit, each with `± half` where its half-width is known."""
     factor, name = fitting(values, units)
     halves = [math.nan] * len(values) if halves is None else halves
-    return [
-        with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)
-    ]
+    return [with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)]
 
 
 def pair(value: float, half: float) -> str:
@@ -178,7 +176,12 @@ def gap(metric: str, difference: float, half: float = math.nan) -> str:
     units = units_of(metric)
     if units == PERCENT:
         return with_unit(pair(100 * abs(difference), 100 * half), "percentage points")
-    return several([abs(difference)], units, [half])[0]
+    factor, name = fitting([max(abs(difference), finite(half))], units)
+    return with_unit(pair(abs(difference) / factor, half / factor), name)
+
+
+def finite(value: float, otherwise: float = 0.0) -> float:
+    return value if math.isfinite(value) else otherwise
 
 
 def formatter(metric: str) -> Callable[[float], str]:

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
-from sim.errors import HetsimError, Problem, ScenarioError, suggestion
-from sim.model.cluster import Cluster
+from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggestion
 from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.tasks import Item, Tasks
+from sim.model.units import MOST_BYTES, Seconds
+from sim.policy import Scheduler
 from sim.scenario.build_cluster import build_cluster
-from sim.scenario.document import Path_
+from sim.scenario.cluster_schema import Cluster as ClusterModel
+from sim.scenario.document import Document, Path_
+from sim.scenario.fields import Model
 from sim.scenario.modes import ModeBook
 from sim.scenario.recorded import build_recorded
 from sim.scenario.streams import Context, Stream
 from sim.scenario.synthetic import build_synthetic
-from sim.scenario.workload_schema import Entry
+from sim.scenario.workload_schema import DataItem, Entry
+from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
     from sim.scenario.policy_schema import PolicySpec
     from sim.scenario.scenario import Scenario
 
-MOST_BYTES = 1e18
+M = TypeVar("M", bound=BaseModel)
 
 
 def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> RunInput:
@@ -37,18 +44,24 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     cluster = build_cluster(model.cluster, scenario.document)
     horizon = math.inf if model.horizon is None else model.horizon
     context = Context(scenario.document, cluster, ModeBook(cluster), random, horizon)
-    streams = _streams(scenario, context)
-    tasks, closed = merge(streams, context, _items(scenario, cluster))
-    if not len(tasks):
-        raise ScenarioError(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
-    scenario.notes += [note for note in context.notes if note not in scenario.notes]
+    streams, items, problems = _parts(dict(enumerate(model.workload)), model.data, scenario.table, context)
+    if not problems and not any(len(stream) for stream in streams):
+        problems.append(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
     policies = scenario.policies
+    scheduler = _make(policies.scheduler, scenario, problems)
+    admission = None if policies.admission is None else _make(policies.admission, scenario, problems)
+    if problems:
+        raise ScenarioError(problems)
+    tasks, closed = merge(streams, context, items)
+    if hasattr(scheduler, "check"):  # a replayed plan is judged as part of the scenario
+        scheduler.check(tasks, cluster)
+    scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,
         cluster=cluster,
         tasks=tasks,
-        scheduler=_make(policies.scheduler, scenario),
-        admission=None if policies.admission is None else _make(policies.admission, scenario),
+        scheduler=scheduler,
+        admission=admission,
         random=random,
         closed=closed,
         horizon=horizon,
@@ -57,49 +70,119 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     )
 
 
-def _make(spec: PolicySpec, scenario: Scenario) -> Any:
+def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem]) -> Any:
     """A fresh policy; a value that its constructor refuses is a problem of the scenario."""
+    path: Path_ = ("policy", spec.kind)
     try:
-        return spec.make()
+        policy = spec.make()
     except HetsimError:
         raise
     except ValueError as error:
-        raise ScenarioError(scenario.document.problem(("policy", spec.kind), f"{spec.name}: {error}")) from None
+        problems.append(scenario.document.problem(path, f"{spec.name}: {error}"))
+        return None
+    except Exception as error:
+        raise PolicyError(f'policy "{spec.name}" cannot be made: {type(error).__name__}: {error}') from error
+    if spec.kind == "scheduler" and not isinstance(policy, Scheduler):
+        message = f"{spec.name} is no scheduler: a class of your own derives from sim.policy.Scheduler"
+        problems.append(scenario.document.problem(path, message))
+    return policy
 
 
-def entry_names(entries: list[Entry]) -> list[str]:
-    """The name of each entry: its own, its class, or `stream` and its number."""
-    return [entry.name or entry.class_ or f"stream{number}" for number, entry in enumerate(entries)]
+def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
+    """What is wrong, beyond their keys, with the cluster and those entries of the workload whose keys are right.
+
+    For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
+    traces that could be read.
+    """
+    data, context = document.data, {"base": str(base)}
+    entries = as_list(data.get("workload"))
+    valid = {number: _valid(Entry, entry, context) for number, entry in enumerate(entries)}
+    cluster = _valid(ClusterModel, data.get("cluster"), context)
+    items = [_valid(DataItem, item, context) for item in as_list(data.get("data"))]
+    try:
+        built = None if cluster is None else build_cluster(cluster, document)
+    except ScenarioError as error:
+        return error.problems + _repeated(entries, document)
+    if built is None or None in items:
+        return _repeated(entries, document)
+    horizon = _valid(ScenarioHorizon, {"horizon": data.get("horizon")}, context)
+    # Under a horizon that is wrong itself, one second: nothing then seems to go on for ever.
+    limit = 1.0 if horizon is None else math.inf if horizon.horizon is None else horizon.horizon
+    known = {
+        number: entry
+        for number, entry in valid.items()
+        if entry is not None and (entry.trace is None or number in tables)
+    }
+    book = Context(document, built, ModeBook(built), RandomTree(0, 0), limit)
+    _, _, problems = _parts(known, [item for item in items if item], tables.__getitem__, book)
+    return problems
 
 
-def _streams(scenario: Scenario, context: Context) -> list[Stream]:
+class ScenarioHorizon(Model):
+    """The horizon alone, where the rest of a scenario is wrong."""
+
+    horizon: Seconds | None = None
+
+
+def _valid(model: type[M], value: Any, context: dict[str, str]) -> M | None:
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError:
+        return None
+
+
+def as_list(value: Any) -> list[Any]:
+    """One mapping where a list of them may stand."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def entry_names(entries: list[Any]) -> list[str | None]:
+    """The name of each entry as the file has it: its own, its class, or `stream` and its number; None if it is none."""
+    names: list[str | None] = []
+    for number, entry in enumerate(entries):
+        given = entry if isinstance(entry, dict) else {}
+        name = given.get("name") or given.get("class") or f"stream{number}"
+        names.append(str(name) if isinstance(name, str | int) else None)
+    return names
+
+
+def _repeated(entries: list[Any], document: Document) -> list[Problem]:
+    """Entries of one name."""
     problems: list[Problem] = []
+    first: dict[str, int] = {}
+    for number, name in enumerate(entry_names(entries)):
+        if name is not None and first.setdefault(name, number) != number:
+            message = f'the name "{name}" is that of workload.{first[name]}; give another (name: ...)'
+            problems.append(document.problem(("workload", number), message))
+    return problems
+
+
+def _parts(
+    entries: dict[int, Entry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
+) -> tuple[list[Stream], list[Item], list[Problem]]:
+    """Streams and items, and everything that is wrong with them."""
+    raw = as_list(context.document.data.get("workload"))
+    problems = _repeated(raw, context.document)
     streams: list[Stream] = []
-    entries = scenario.model.workload
-    names = entry_names(entries)
-    for number, (entry, name) in enumerate(zip(entries, names, strict=True)):
+    names = entry_names(raw)
+    for number, entry in entries.items():
         path: Path_ = ("workload", number)
-        if name in names[:number]:
-            first = names.index(name)
-            problems.append(
-                context.problem(path, f'the name "{name}" is that of workload.{first}; give another (name: ...)')
-            )
+        name = names[number] or f"stream{number}"
         try:
             if entry.trace is None:
                 streams.append(build_synthetic(entry, name, path, context))
             else:
-                streams.append(build_recorded(entry, name, path, scenario.table(number), context))
+                streams.append(build_recorded(entry, name, path, tables(number), context))
         except ScenarioError as error:
             problems += error.problems
-        except ArithmeticError as error:
-            problems.append(context.problem(path, f"the numbers here are beyond computing ({error})"))
+        except ArithmeticError:
+            problems.append(context.problem(path, "the numbers here are too large or too small to compute with"))
         except ValueError as error:  # what only the cost model or a distribution can tell when it is used
             problems.append(context.problem(path, str(error)))
     for stream in streams:
         problems += _absurd(stream, context)
-    if problems:
-        raise ScenarioError(problems)
-    return streams
+    items, found = _items(data, context)
+    return streams, items, problems + found + _unknown_items(streams, items, context)
 
 
 def _absurd(stream: Stream, context: Context) -> list[Problem]:
@@ -115,22 +198,38 @@ def _absurd(stream: Stream, context: Context) -> list[Problem]:
     return found
 
 
-def _items(scenario: Scenario, cluster: Cluster) -> list[Item]:
-    """The items of the `data:` section."""
-    homes = {node.name: node.index for node in cluster.nodes}
+def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Problem]]:
+    """The items of the `data:` section, and what is wrong with them."""
+    homes = {node.name: node.index for node in context.cluster.nodes}
     items: list[Item] = []
+    names: set[str] = set()
     problems = []
-    for number, item in enumerate(scenario.model.data):
+    for number, item in enumerate(data):
         path: Path_ = ("data", number)
         if item.home is not None and item.home not in homes:
             near = suggestion(item.home, homes) or f"; nodes are named {', '.join(list(homes)[:5])}"
-            problems.append(scenario.document.problem((*path, "home"), f'no node "{item.home}"{near}'))
-        if any(known.name == item.name for known in items):
-            problems.append(scenario.document.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
+            problems.append(context.problem((*path, "home"), f'no node "{item.home}"{near}'))
+        if item.name in names:
+            problems.append(context.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
+        names.add(item.name)
         items.append(Item(item.name, item.size, None if item.home is None else homes.get(item.home)))
-    if problems:
-        raise ScenarioError(problems)
-    return items
+    return items, problems
+
+
+def _unknown_items(streams: list[Stream], items: list[Item], context: Context) -> list[Problem]:
+    """An item that a task names and nobody listed is a problem at its entry."""
+    known = {item.name for item in items}
+    problems: list[Problem] = []
+    for key in ("reads", "writes"):
+        for stream in streams:
+            lists = getattr(stream, key) or ()
+            missing = list(dict.fromkeys(name for row in lists for name in row if name not in known))
+            if missing:
+                named = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
+                near = suggestion(missing[0], known)
+                message = f"{named} not listed under data: (items with name and size){near}"
+                problems.append(context.problem((*stream.path, key), message))
+    return problems
 
 
 # Merging --------------------------------------------------------------------------------------------------------
@@ -190,7 +289,7 @@ def merge(streams: list[Stream], context: Context, items: list[Item]) -> tuple[T
         extra=_extras(streams, sizes, sort),
     )
     _join_graph(tasks, streams, starts, rank, order)
-    _join_items(tasks, streams, order, context)
+    _join_items(tasks, streams, order)
     _results_in_place(tasks)
     return tasks, _closed(streams, starts, rank)
 
@@ -268,28 +367,17 @@ def _join_graph(tasks: Tasks, streams: list[Stream], starts: np.ndarray, rank: n
     tasks.predecessors = _sorted_lists(streams, parts, order)
 
 
-def _join_items(tasks: Tasks, streams: list[Stream], order: Any, context: Context) -> None:
-    """`reads` and `writes` as indexes of items; an item that nobody listed is a problem at its entry."""
+def _join_items(tasks: Tasks, streams: list[Stream], order: Any) -> None:
+    """`reads` and `writes` as indexes of items."""
     index = {item.name: number for number, item in enumerate(tasks.items)}
-    problems: list[Problem] = []
     for key in ("reads", "writes"):
         if all(getattr(stream, key) is None for stream in streams):
             continue
         parts = []
         for stream in streams:
             lists = getattr(stream, key) or [()] * len(stream)
-            missing = list(dict.fromkeys(name for row in lists for name in row if name not in index))
-            if missing:
-                shown = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
-                near = suggestion(missing[0], index)
-                message = f"{shown} not listed under data: (items with name and size){near}"
-                problems.append(context.problem((*stream.path, key), message))
-                continue
             parts.append([tuple(index[name] for name in row) for row in lists])
-        if not problems:
-            setattr(tasks, key, _sorted_lists(streams, parts, order))
-    if problems:
-        raise ScenarioError(problems)
+        setattr(tasks, key, _sorted_lists(streams, parts, order))
 
 
 def _results_in_place(tasks: Tasks) -> None:

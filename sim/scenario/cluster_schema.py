@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sim.errors import UnknownName
 from sim.model.units import Bytes, BytesPerSecond, Fraction, Seconds, Watts
-from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole, unknown
 from sim.workload import roofline
 from sim.workload.roofline import Peak
 
@@ -19,7 +19,7 @@ def _peak(value: Any) -> Any:
     try:
         return roofline.device(value)
     except UnknownName as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(unknown(error)) from None
 
 
 NamedPeak = Annotated[Peak, Short(_peak, {"type": "string", "enum": sorted(roofline.DEVICES)})]
@@ -184,5 +184,6 @@ class Cluster(Model):
     @classmethod
     def _from_a_trace(cls, value: Any) -> Any:
         if isinstance(value, dict) and "trace" in value:
-            raise ValueError("clusters from a trace are not available in this version; list the nodes")
+            message = "clusters from a trace are not available in this version; list the machines under nodes"
+            raise KeyProblem("trace", message)
         return value

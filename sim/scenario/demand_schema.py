@@ -8,7 +8,19 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from sim.errors import UnknownName
 from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.fields import Count, Flag, Model, Name, NotNegative, Number, OneOrMany, Positive, Short
+from sim.scenario.fields import (
+    Count,
+    Flag,
+    KeyProblem,
+    Model,
+    Name,
+    NotNegative,
+    Number,
+    OneOrMany,
+    Positive,
+    Short,
+    unknown,
+)
 from sim.workload import profiles
 from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
 from sim.workload.roofline import Work
@@ -43,7 +55,7 @@ def _known_profile(name: str) -> str:
     try:
         profiles.profile(name)
     except UnknownName as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(unknown(error)) from None
     return name
 
 
@@ -128,11 +140,23 @@ UserMix = Annotated[
 ]
 
 
+def _devices(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 class TaskMode(Model):
-    """One way to run, in full: on which devices, for how long, and what it holds there."""
+    """One way to run, in full: on which devices, for how long, and what it holds there.
+
+    The time is given, or computed for each type of device from `work` or a `profile`.
+    """
 
     device: Name
-    time: Time
+    time: Time | None = None
+    work: Work | None = None
+    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    batch: Annotated[Count, Field(le=10**9)] | None = None
+    steps: NumberDistribution | None = None
+    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     name: Name | None = None
     cpus: NotNegative | None = None
     gpus: Positive | None = None
@@ -144,6 +168,35 @@ class TaskMode(Model):
     download: Seconds | None = None
 
     _gpus = field_validator("gpus")(_check_gpus)
+
+    @model_validator(mode="after")
+    def _one_time(self) -> TaskMode:
+        given = [key for key in ("time", "work", "profile") if getattr(self, key) is not None]
+        if len(given) != 1:
+            both = f", not {' and '.join(given)}" if given else ""
+            raise ValueError(f"a mode needs one of time, work and profile{both}")
+        _check_profile_keys(self)
+        _check_share(self.work, self.gpus)
+        return self
+
+
+def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> None:
+    for name in ("batch", "steps", "efficiency"):
+        if getattr(demand, name) is not None and demand.profile is None and not elsewhere:
+            raise KeyProblem(name, "this belongs to a profile, and there is none here")
+
+
+def demanded_share(work: Work | None) -> float | None:
+    """The share of a GPU's multiprocessors that the work asks for; None where it says nothing of it."""
+    return work.share if work is not None and "share" in work.model_fields_set else None
+
+
+def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> None:
+    share = demanded_share(work)
+    if share is not None and scaling is not None:
+        raise KeyProblem("scaling", "work that demands a share of one GPU does not scale over several")
+    if share is not None and gpus is not None and share != gpus:
+        raise KeyProblem("gpus", f"{gpus:g} contradicts the share of {share:g} that the work demands; give one of them")
 
 
 class Demand(Model):
@@ -158,6 +211,8 @@ class Demand(Model):
     scaling: dict[str, Positive] | None = None
     work: Work | None = None
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
+    """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     steps: NumberDistribution | None = None
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
@@ -224,13 +279,19 @@ class Demand(Model):
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
         if self.modes is not None and given:
             raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
+        if self.modes is not None and (self.work or self.profile):
+            raise ValueError("modes is the full form of work and profile; give each mode its own")
         if self.modes is not None and isinstance(self.modes[0].time, Speedup):
             raise ValueError("the first of the modes has nothing to be a speedup of; give it a time")
-        if self.profile is None:
-            for name in ("batch", "steps", "efficiency"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name} belongs to a profile, and there is none here")
+        _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))
+        _check_share(self.work, self.gpus, self.scaling)
         return self
+
+    def check_whole(self) -> None:
+        """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""
+        _check_share(self.work, self.gpus, self.scaling)
+        if self.devices is not None and not (self.work or self.profile):
+            raise KeyProblem("devices", "this belongs to work or a profile, and there is none here")
 
     @property
     def limit(self) -> float | Factor | None:
@@ -268,7 +329,9 @@ RIVALS = (
 PROFILE_KEYS = ("profile", "batch", "steps", "efficiency")
 
 
-def profile_use(demand: Demand) -> profiles.ProfileUse:
-    """The profile that a demand names, with its parameters."""
+def profile_use(demand: Demand | TaskMode, default: Demand | None = None) -> profiles.ProfileUse:
+    """The profile that a demand names, with its parameters, or those of `default` where it gives none."""
     values = {key: getattr(demand, key) for key in PROFILE_KEYS}
+    if default is not None:
+        values = {key: getattr(default, key) if value is None else value for key, value in values.items()}
     return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})

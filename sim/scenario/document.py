@@ -69,6 +69,10 @@ class Document:
             if prefix in self.positions:
                 line, column = self.positions[prefix]
                 return Problem(message, key, self.file, line, column)
+            # Not in the file: an override below it made it.
+            made = [source for known, source in self.set_by.items() if known[:end] == prefix] if end else []
+            if made:
+                return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
 
     def copy(self) -> Document:
@@ -78,11 +82,13 @@ class Document:
 def read(path: Path) -> Document:
     """Read a scenario file; ScenarioError with position for anything that is not one YAML mapping in UTF-8."""
     shown = str(path)
-    if not path.exists():
-        raise ScenarioError(Problem("there is no such file", file=shown))
-    if not path.is_file():
-        raise ScenarioError(Problem("is not a file", file=shown))
     try:
+        if not path.exists():
+            raise ScenarioError(Problem("there is no such file", file=shown))
+        if path.is_dir():
+            raise ScenarioError(Problem("is a folder; a scenario is a file", file=shown))
+        if not path.is_file():
+            raise ScenarioError(Problem("is a device or a pipe; a scenario is a file", file=shown))
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ScenarioError(Problem(_too_large(size), file=shown))
@@ -90,6 +96,8 @@ def read(path: Path) -> Document:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=shown)) from None
+    except ValueError:  # a NUL in its name
+        raise ScenarioError(Problem("there is no such file", file=shown)) from None
     return parse(content, shown)
 
 
@@ -135,7 +143,8 @@ def _decode(content: bytes, file: str | None) -> str:
         before = content[: error.start]
         line = before.count(b"\n") + 1
         column = error.start - (before.rfind(b"\n") + 1) + 1
-        problem = Problem(f"is not UTF-8 text (byte 0x{content[error.start]:02x})", "", file, line, column)
+        message = f"is not UTF-8 text (byte 0x{content[error.start]:02x}); save it as UTF-8"
+        problem = Problem(message, "", file, line, column)
         raise ScenarioError(problem) from None
 
 
@@ -161,14 +170,15 @@ def _key_text(key: Any) -> str:
 class _Open:
     """A mapping or list that is being read."""
 
-    __slots__ = ("value", "path", "key", "anchor", "first", "keys")
+    __slots__ = ("value", "path", "key", "anchor", "first", "long", "keys")
 
-    def __init__(self, value: dict | list, path: Path_, anchor: str | None, first: int):
+    def __init__(self, value: dict | list, path: Path_, anchor: str | None, first: int, long: int):
         self.value = value
         self.path = path
         self.key: str | None = None
         self.anchor = anchor
         self.first = first  # number of its first node: what an alias to it costs
+        self.long = long  # and hundreds of characters in texts before it
         self.keys: set[str] = set()
 
 
@@ -180,6 +190,7 @@ class _Builder:
         self.positions: dict[Path_, tuple[int, int]] = {}
         self.problems: list[Problem] = []
         self.nodes = 0
+        self.long = 0
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.stack: list[_Open] = []
         self.root: Any = None
@@ -219,7 +230,7 @@ class _Builder:
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             done = self.stack.pop()
             if done.anchor:
-                self.anchors[done.anchor] = (done.value, self.nodes - done.first + 1)
+                self.anchors[done.anchor] = (done.value, self.nodes - done.first + 1 + self.long - done.long)
         elif isinstance(event, yaml.ScalarEvent):
             self._scalar(event)
         elif isinstance(event, yaml.AliasEvent):
@@ -233,10 +244,11 @@ class _Builder:
             self._fail(event, f'tags such as "{event.tag}" are not allowed')
         value: dict | list = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self._place(event, value)
-        self.stack.append(_Open(value, path, event.anchor, self.nodes))
+        self.stack.append(_Open(value, path, event.anchor, self.nodes, self.long))
 
     def _scalar(self, event: Any) -> None:
         self._count(event, 1)
+        self.long += len(event.value) // 100
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
             self._fail(event, f'tags such as "{event.tag}" are not allowed')
         if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
@@ -246,7 +258,8 @@ class _Builder:
         value = resolve(event.value) if plain else event.value
         self._place(event, value)
         if event.anchor:
-            self.anchors[event.anchor] = (value, 1)
+            # A long text costs more each time, for it is written out each time.
+            self.anchors[event.anchor] = (value, 1 + len(event.value) // 100)
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
+
+from sim.errors import UnknownName, suggestion
+from sim.model.units import MOST, is_number, shown
+
+LONGEST_NAME = 200
 
 
 class Model(BaseModel):
@@ -16,23 +20,25 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def shown(value: Any) -> str:
-    """A value as a sentence names it."""
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
-    return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
+def unknown(error: UnknownName) -> str:
+    """The sentence of an unknown name, with all that are known where none is near."""
+    near = suggestion(error.name, error.known)
+    return str(error) if near else f"{error}; one of {', '.join(error.known)}"
+
+
+class KeyProblem(ValueError):
+    """Raised by the check of a whole mapping: what is wrong, and with which of its keys."""
+
+    def __init__(self, key: str, message: str):
+        self.key = key
+        super().__init__(message)
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a number, not {shown(value)}")
+    if not is_number(value):
+        beyond = isinstance(value, int | float) and abs(value) > MOST
+        hint = f"; the largest is {MOST:g}" if beyond else ""
+        raise ValueError(f"expected a number, not {shown(value)}{hint}")
     return value
 
 
@@ -43,11 +49,19 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
+def _seed(value: Any) -> Any:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _whole(value)
+
+
 def _name(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        value = str(value)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected a name, not {shown(value)}")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(f"a name has at most {LONGEST_NAME} characters; this has {len(value):,}")
+    if not value.isprintable():
+        raise ValueError("a name is one line of visible characters; this has others")
     return value
 
 
@@ -62,6 +76,8 @@ Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0), BeforeValidator(_seed)]
+"""Any whole number: seeds of 128 bits are usual."""
 Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 

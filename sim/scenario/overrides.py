@@ -17,7 +17,7 @@ from sim.scenario.policy_schema import long_form
 def parse_assignment(text: str) -> tuple[str, Any]:
     """`key.path=value` as (path, value); UsageError if it is not one."""
     path, sign, value = text.partition("=")
-    if not sign or not path.strip():
+    if not sign or not all(part.strip() for part in path.split(".")):
         raise UsageError(f'--set needs key.path=value, not "{text}"')
     try:
         return path.strip(), documents.parse_value(value.strip())
@@ -56,7 +56,12 @@ def _long_policy(document: Document) -> None:
         data["policy"] = long_form(None)
 
 
-def _set(data: Any, text: str, value: Any) -> Path_:
+def check_path(data: Any, text: str) -> None:
+    """LookupError with a sentence if an assignment to that path would fail."""
+    _set(data, text, None, dry=True)
+
+
+def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
     """Put the value there; the path in keys and indexes.  LookupError with a sentence otherwise."""
     parts = text.split(".")
     here: Any = data
@@ -70,10 +75,13 @@ def _set(data: Any, text: str, value: Any) -> Path_:
             at = ".".join(map(str, path))
             raise LookupError(f"{at} is a single value ({here!r}) and has nothing inside")
         path.append(key)
+        new = isinstance(here, dict) and here.get(key) is None
+        if dry and (new or not parts):
+            return tuple(path)
         if not parts:
             here[key] = value
             return tuple(path)
-        if isinstance(here, dict) and here.get(key) is None:
+        if new:
             here[key] = {}
         here = here[key]
 

@@ -17,7 +17,7 @@ from sim.scenario.problems import translate
 
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = ("scheduler", "placement", "admission", "batching")
-NOT_YET = {"batching": "batching needs inference services, which are not available in this version"}
+NOT_YET = {"batching": "batching is for inference services, which are not available in this version; leave it out"}
 
 
 def long_form(policy: Any) -> Any:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from sim.errors import Problem, suggestion
 from sim.scenario.document import Document, Path_
-from sim.scenario.fields import shown
+from sim.scenario.fields import KeyProblem, shown
 
 
 def translate(error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()) -> list[Problem]:
@@ -19,6 +19,9 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
     data = value_at(document.data, prefix)
     for detail in error.errors(include_url=False):
         path = _in_data(detail["loc"], data, detail["type"])
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, KeyProblem):
+            path = (*path, cause.key)
         message = _sentence(detail, model)
         found.setdefault((path, message), document.problem((*prefix, *path), message))
     return list(found.values())
@@ -59,7 +62,9 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind in ("union_tag_invalid", "literal_error", "enum"):
         known = [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
         got = context.get("tag", value)
-        hint = suggestion(str(got), known) or _listed(known, "one of")
+        if not isinstance(got, str):
+            return f"expected one of {', '.join(known)}, not {shown(got)}"
+        hint = suggestion(got, known) or _listed(known, "one of")
         return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")
@@ -78,7 +83,7 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
     }
     if kind in limits:
         word, name = limits[kind]
-        return f"must be {word} {context[name]:g}, not {value:g}"
+        return f"must be {word} {_count(context[name])}, not {_count(value)}"
     expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
                 "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",
                 "finite": "a finite number", "mapping": "a mapping"}  # fmt: skip
@@ -93,6 +98,10 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
     if kind in ("string_too_short",):
         return "is empty"
     return None
+
+
+def _count(value: Any) -> str:
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def _expected(context: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.errors import Problem, ScenarioError
+from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.record import RunInput
 from sim.scenario import document as documents
 from sim.scenario import overrides as setting
@@ -91,6 +91,11 @@ class Scenario:
             self.notes += table.notes
         return self._tables[entry]
 
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
+        """The scenario in a file, shipped under a name, or given as a mapping; see `load`."""
+        return load(source, overrides)
+
     def build(self, seed: int | None = None, replication: int = 0) -> RunInput:
         """The input of one run."""
         from sim.scenario.build import build
@@ -157,10 +162,10 @@ def from_document(document: Document, base: Path, overrides: Overrides = ()) -> 
     model, problems = check(document, base)
     policies, policy_problems = check_policies(document, base)
     traces, trace_problems = check_traces(document, base)
-    problems += policy_problems
+    problems += policy_problems + _sweep_paths(document)
     problems += [problem for problem in trace_problems if problem not in problems]
     if problems or model is None or policies is None:
-        raise _in_order(problems + _unreadable(traces))
+        raise _in_order(problems + _further(document, base, traces))
     return Scenario(document, base, model, policies, traces)
 
 
@@ -174,15 +179,33 @@ def _in_order(problems: list[Problem]) -> ScenarioError:
     return ScenarioError(ordered)
 
 
-def _unreadable(traces: dict[int, TraceSpec]) -> list[Problem]:
-    """What is wrong with the traces themselves: reported with the rest, not in a second round."""
-    problems: list[Problem] = []
-    for spec in traces.values():
+def _sweep_paths(document: Document) -> list[Problem]:
+    """Keys of the sweep that lead nowhere."""
+    sweep = document.data.get("sweep")
+    problems = []
+    for key in sweep if isinstance(sweep, dict) else ():
         try:
-            spec.read()
+            setting.check_path(document.data, key)
+            if key.partition(".")[0] not in ScenarioModel.model_fields:
+                near = suggestion(key.partition(".")[0], ScenarioModel.model_fields)
+                raise LookupError(f'there is no key "{key.partition(".")[0]}" in a scenario{near}')
+        except LookupError as error:
+            problems.append(document.problem(("sweep", key), str(error.args[0])))
+    return problems
+
+
+def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
+    """What is wrong with the traces, and with the parts whose keys are right: reported with the rest, in one round."""
+    from sim.scenario.build import check_parts
+
+    problems: list[Problem] = []
+    tables: dict[int, TaskTable] = {}
+    for number, spec in traces.items():
+        try:
+            tables[number] = spec.read()
         except ScenarioError as error:
             problems += error.problems
-    return problems
+    return problems + check_parts(document, base, tables)
 
 
 def _path(source: str | Path) -> Path:

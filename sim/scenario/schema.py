@@ -7,13 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from sim.errors import Problem
+from sim.errors import Problem, UnknownName
 from sim.model.units import Fraction, Seconds
 from sim.scenario.cluster_schema import Cluster
 from sim.scenario.document import Document
-from sim.scenario.fields import Count, Model, Name, OneOrMany, Short, Whole
+from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.problems import translate
 from sim.scenario.workload_schema import DataItem, Entry
+
+MOST_REPLICATIONS = 100_000
+"""More are a mistake: intervals shrink with the square root of their number."""
 
 
 class Precision(Model):
@@ -21,8 +24,19 @@ class Precision(Model):
 
     precision: Fraction
     metric: Name
-    max: Count = 200
+    max: Annotated[Count, Field(le=MOST_REPLICATIONS)] = 200
     confidence: Fraction = 0.95
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        from sim.results.metrics import metric
+
+        try:
+            metric(value)
+        except UnknownName as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("precision", "confidence")
     @classmethod
@@ -33,7 +47,7 @@ class Precision(Model):
 
 
 Replications = Annotated[
-    Annotated[Count, Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
+    Annotated[Count, Field(le=MOST_REPLICATIONS), Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
     Discriminator(lambda value: "<precision>" if isinstance(value, dict | Precision) else "<count>"),
 ]
 
@@ -57,7 +71,7 @@ class ScenarioModel(Model):
 
     name: Name = "scenario"
     description: str = ""
-    seed: Whole = 0
+    seed: Seed = 0
     horizon: Seconds | None = None
     warmup: Seconds = 0.0
     replications: Replications = 1
@@ -67,11 +81,27 @@ class ScenarioModel(Model):
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
 
+    @field_validator("horizon")
+    @classmethod
+    def _some_time(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("must be above 0; leave it out to run until everything is done")
+        return value
+
+    @field_validator("sweep")
+    @classmethod
+    def _lists(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key, values in value.items():
+            if not isinstance(values, list) or not values:
+                what = "an empty one" if values == [] else shown(values)
+                raise KeyProblem(key, f"expected a list of the values to try, not {what}")
+        return value
+
     @model_validator(mode="after")
     def _window(self) -> ScenarioModel:
         if self.horizon is not None and self.warmup >= self.horizon:
-            raise ValueError(
-                f"warmup ({self.warmup:g} s) must be shorter than the horizon ({self.horizon:g} s), which includes it"
+            raise KeyProblem(
+                "warmup", f"{self.warmup:g} s must be shorter than the horizon of {self.horizon:g} s, which includes it"
             )
         return self
 

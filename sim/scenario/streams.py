@@ -74,9 +74,13 @@ class Context:
         """Note each `gpu_time.TYPE` whose type the cluster lacks: right in a sweep of clusters, else a slip."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
-            if key != kind and not self.modes.of_kind(kind):
-                near = suggestion(kind, self.cluster.types)
-                self.notes.append(f"{name}: {key} is not used: the cluster has no {kind}{near}")
+            if key != kind:
+                self.note_missing(name, key, kind)
+
+    def note_missing(self, name: str, key: str, kind: str) -> None:
+        if not self.modes.of_kind(kind):
+            near = suggestion(kind, self.cluster.types)
+            self.notes.append(f"{name}: {key} is not used: the cluster has no {kind}{near}")
 
     def fail(self, path: Path_, message: str) -> ScenarioError:
         return ScenarioError(self.problem(path, message))
@@ -141,7 +145,7 @@ def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarr
 
 def unfit(context: Context, path: Path_, count: int, first: str, refused: list[Mode]) -> Problem:
     """The problem of tasks that no device can ever run."""
-    many = f"{count:,} tasks, the first of them {first}," if count > 1 else f"{first[:1].upper()}{first[1:]}"
+    many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     if refused:
         why = "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from sim.errors import ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode
-from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, profile_use
+from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from sim.scenario.document import Path_
 from sim.scenario.modes import ModeBook
 from sim.scenario.streams import (
@@ -27,7 +28,12 @@ from sim.scenario.streams import (
     users_of,
 )
 from sim.scenario.workload_schema import MAX_TASKS, Entry
+from sim.workload.arrivals import BLOCK
 from sim.workload.profiles import ProfileUse
+from sim.workload.roofline import Peak, Work
+
+Seconds = Callable[[Peak, float], np.ndarray]
+"""Times of the tasks from the peak of a device and the share of it."""
 
 PROBE = 1000
 """Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
@@ -45,6 +51,8 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
     context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
+    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
+        context.note_missing(name, f"devices: {kind}", kind)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
     for k, demand in enumerate(classes):
@@ -81,9 +89,8 @@ def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[n
         raise context.fail(path, f"{what}; give count or until here, or a horizon")
     rng = context.random.stream("arrivals", name)
     limit = until if math.isfinite(until) else None
-    rate = arrivals.rate_mean
-    if entry.count is None and limit is not None and rate is not None and rate * limit > MAX_TASKS:
-        raise context.fail(path, f"about {rate * limit:.3g} tasks arrive, more than the {MAX_TASKS:,} of a stream")
+    if not arrivals.closed:
+        _check_amount(arrivals, until, entry.count, path, context)
     if not arrivals.closed:
         return arrivals.times(rng, limit, entry.count), 0
     probe = _probe(entry, name, context) if entry.count is None else 0.0
@@ -95,6 +102,18 @@ def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[n
         raise context.fail(path, f"the loop may send {rows:.3g} tasks, more than the {MAX_TASKS:,} of a stream")
     first = arrivals.times(rng, None, min(rows, arrivals.clients))
     return np.concatenate([first, np.full(rows - len(first), np.inf)]), min(arrivals.clients, rows)
+
+
+def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, context: Context) -> None:
+    """Refuse what would take hours to draw, before it is drawn."""
+    rate = arrivals.rate_mean
+    # A block at least is drawn whatever the count.
+    lasts = until if count is None or not rate else min(until, max(count, BLOCK) / rate)
+    events = arrivals.events(lasts)
+    if count is None and events > MAX_TASKS:
+        raise context.fail(path, f"about {events:.3g} tasks arrive, more than the {MAX_TASKS:,} of a stream")
+    if events > 2 * MAX_TASKS:
+        raise context.fail(path, f"the arrivals change about {events:.3g} times until then, too often to follow")
 
 
 def _probe(entry: Entry, name: str, context: Context) -> float:
@@ -228,8 +247,7 @@ class _Ways:
         elif demand.profile is not None:
             self._profile(profile_use(demand))
         elif demand.work is not None:
-            work = demand.work
-            self._cost_model(lambda peak, share: np.full(self.n, work.seconds(peak, share)), None)
+            self._cost_model(self._work_time(demand.work), None)
         if demand.modes is None:
             self._short_form()
 
@@ -267,14 +285,16 @@ class _Ways:
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
         return self.book.mode(device, cpus=self.demand.cpus, memory=self.demand.memory or 0), times
 
-    def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0) -> None:
+    def _gpu_modes(
+        self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None
+    ) -> None:
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         for count, speedup in counts.items():
             mode = self.book.mode(
                 device,
-                gpus=float(count) if count else demand.gpus or 1.0,
+                gpus=float(count) if count else gpus or demand.gpus or 1.0,
                 cpus=demand.cpus,
                 memory=demand.memory or 0,
                 gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
@@ -286,46 +306,93 @@ class _Ways:
             self.found.append((mode, times / speedup))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
-        demand, reference = self.demand, None
+        demand = self.demand
+        reference: np.ndarray | None = None
         for number, way in enumerate(modes):
-            if isinstance(way.time, Speedup):
-                assert reference is not None  # the model refuses a speedup in the first mode
-                times = reference * way.time.speedup
+            gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
+            cpus = demand.cpus if way.cpus is None else way.cpus
+            if way.time is None:
+                drawn, timed = None, self._computed(way, gpus, cpus or 1.0)
             else:
-                times = self._sample(f"modes.{number}", way.time)
-                reference = times if reference is None else reference
-            for device in self._of(way.device):
-                generic = way.device == device.kind and way.device != device.name
+                drawn = self._drawn(number, way.time, reference)
+                timed = [] if drawn is None else self._scaled(way.device, drawn)
+            if reference is None:
+                reference = drawn if drawn is not None or not timed else np.min([times for _, times in timed], axis=0)
+            for device, times in timed:
                 mode = self.book.mode(
                     device,
-                    gpus=way.gpus or demand.gpus or 1.0,
-                    cpus=demand.cpus if way.cpus is None else way.cpus,
+                    gpus=gpus,
+                    cpus=cpus,
                     memory=(demand.memory if way.memory is None else way.memory) or 0,
-                    gpu_memory=(demand.gpu_memory if way.gpu_memory is None else way.gpu_memory) or 0,
+                    gpu_memory=self._gpu_memory(way),
                     span_any=(way.span or demand.span) == "any",
                     span_speed=way.span_speed or demand.span_speed or 1.0,
                     upload=(demand.upload if way.upload is None else way.upload) or 0.0,
                     download=(demand.download if way.download is None else way.download) or 0.0,
                     name=way.name,
                 )
-                self.found.append((mode, times / device.speed if generic else times))
+                self.found.append((mode, times))
+
+    def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
+        """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
+        if isinstance(time, Speedup):
+            return None if reference is None else reference * time.speedup
+        return self._sample(f"modes.{number}", time)
+
+    def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
+        """Times on each type of a kind, by its speed; on a named type as they are."""
+        return [
+            (one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)
+        ]
+
+    def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
+        """The times of a mode whose work is known, on each type of its device whose peak is."""
+        seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way, self.demand))
+        devices = self._of(way.device)
+        timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
+        if devices and not timed:
+            names = ", ".join(one.name for one in devices)
+            raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
+        return [(one, _on(one, peak, seconds, gpus, cores)) for one, peak in timed]
+
+    def _gpu_memory(self, way: TaskMode) -> int:
+        given = self.demand.gpu_memory if way.gpu_memory is None else way.gpu_memory
+        if given is None and way.profile is not None:
+            return profile_use(way, self.demand).gpu_memory
+        return given or 0
+
+    def _work_time(self, work: Work) -> Seconds:
+        return lambda peak, share: np.full(self.n, work.seconds(peak, share))
+
+    def _profile_time(self, use: ProfileUse) -> Seconds:
+        # The same draws for all modes: how many steps there are does not depend on where they are made.
+        steps = np.rint(self._sample("steps", use.steps))
+        if self.bytes_in is None:
+            self.bytes_in = steps * use.input_bytes
+        return lambda peak, share: steps * use.seconds_per_step(peak, share)
 
     def _profile(self, use: ProfileUse) -> None:
-        steps = np.rint(self._sample("steps", use.steps))
-        self._cost_model(lambda peak, share: steps * use.seconds_per_step(peak, share), use.gpu_memory)
-        self.bytes_in = steps * use.input_bytes
+        self._cost_model(self._profile_time(use), use.gpu_memory)
 
-    def _cost_model(self, seconds: Any, gpu_memory: int | None) -> None:
-        """A mode on every type whose peak is known (of a CPU: stated); a gang divides the work evenly."""
-        gpus = self.demand.gpus or 1.0
+    def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
+        """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
+        demand = self.demand
+        gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
         for device in self.context.cluster.types.values():
             peak = peak_of(device)
-            if peak is None or not self._of(device.name):
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            if peak is None or not wanted or not self._of(device.name):
                 continue
+            times = _on(device, peak, seconds, gpus, cores)
             if device.kind == "cpu":
-                cores = self.demand.cpus or 1.0
-                wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
-                self.found.append(self._cpu_mode(device, seconds(wide, 1.0)))
+                self.found.append(self._cpu_mode(device, times))
             else:
-                times = seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)
-                self._gpu_modes(device, times, gpu_memory or 0)
+                self._gpu_modes(device, times, gpu_memory or 0, gpus)
+
+
+def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
+    """Times on a share of a GPU, a gang of GPUs or so many cores; a gang divides the work evenly."""
+    if device.kind == "cpu":
+        wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
+        return seconds(wide, 1.0)
+    return seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)

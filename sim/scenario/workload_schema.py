@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sim.model.units import Bytes, Seconds
 from sim.scenario.demand_schema import Demand
-from sim.scenario.fields import Count, Model, Name, NotNegative, OneOrMany, Positive, shown
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
 from sim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000
@@ -60,7 +60,8 @@ class Entry(Demand):
     @classmethod
     def _no_services_yet(cls, value: Any) -> Any:
         if isinstance(value, dict) and "service" in value:
-            raise ValueError("inference services (service:) are not available in this version")
+            message = "inference services are not available in this version; describe the work as tasks with a gpu_time"
+            raise KeyProblem("service", message)
         return value
 
     @field_validator("classes")
@@ -88,7 +89,7 @@ class Entry(Demand):
                     raise ValueError(f"the times of these tasks come from the trace; {key} cannot stand beside it")
             return self
         if self.time_scale is not None:
-            raise ValueError("time_scale stretches the arrival times of a trace, and there is no trace here")
+            raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
         forms = "gpu_time, cpu_time, modes, work or a profile"
@@ -97,6 +98,8 @@ class Entry(Demand):
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
+        for whole in [one.over(self) for one in self.classes] if self.classes else [self]:
+            whole.check_whole()
         if any(one.dangling for one in ([one.over(self) for one in self.classes] if self.classes else [self])):
             raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
         return self

@@ -294,7 +294,7 @@ class Watched(Scheduler):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
         elif isinstance(decision, Stop) and decision.task.state == RUNNING:
-            for task in decision.task.launch.tasks:
+            for task in decision.task._launch.tasks:
                 self._state[task.index] = "stopped"
 
     def _expect(self, task: Task, states: tuple[str, ...], hook: str, then: str) -> None:
@@ -339,7 +339,7 @@ def _facts(task: Task) -> dict[str, Any]:
     return {
         "index": task.index, "arrival": task.arrival, "ready time": task.ready, "shape": id(task.shape),
         "estimates": tuple(task.estimates), "true times": tuple(task._time), "state": task.state,
-        "done fraction": task.done, "launch": id(task.launch), "allowed modes": task.allowed,
+        "done fraction": task.done, "launch": id(task._launch), "allowed modes": task.allowed,
     }  # fmt: skip
 
 

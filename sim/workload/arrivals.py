@@ -60,6 +60,9 @@ BUILTIN: dict[str, str] = {
 }
 """What `sim.registry` knows under the name of each process."""
 
+MOST_ARRIVALS = 50_000_000
+"""More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
+
 BLOCK = 8192
 """Arrivals drawn at a time: large enough for numpy, small enough to waste little past a limit."""
 
@@ -72,7 +75,7 @@ def _above_zero(value: Any, info: ValidationInfo) -> Any:
 
 Interval: TypeAlias = Annotated[Seconds, AfterValidator(_above_zero)]
 Rate: TypeAlias = Annotated[PerSecond, AfterValidator(_above_zero)]
-Count: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ARRIVALS, strict=True)]
 
 
 class ArrivalProcess(BaseModel):
@@ -99,6 +102,11 @@ class ArrivalProcess(BaseModel):
     def endless(self) -> bool:
         """Whether arrivals go on for ever unless limited."""
         return True
+
+    def events(self, until: float) -> float:
+        """About how many arrivals, bursts and changes of state there are before `until`; 0 where nobody knows."""
+        rate = self.rate_mean
+        return 0.0 if rate is None else rate * until
 
     def times(self, rng: np.random.Generator, until: float | None = None, count: int | None = None) -> Floats:
         """Sorted arrival times before `until` (one at exactly `until` is left out), at most `count` of them.
@@ -220,7 +228,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
     """
 
     process: Literal["mmpp"]
-    rates: list[PerSecond] = Field(min_length=2)
+    rates: list[PerSecond] = Field(min_length=2, max_length=500)
     switching: list[list[PerSecond]] | None = None
     holding: list[Interval] | None = None
 
@@ -265,6 +273,9 @@ class MarkovModulatedPoisson(ArrivalProcess):
     @property
     def rate_mean(self) -> float:
         return float(self.stationary @ np.array(self.rates))
+
+    def events(self, until: float) -> float:
+        return (self.rate_mean + float(self.stationary @ self._switching.sum(axis=1))) * until
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         # Exact: the k-th arrival is where the integral of the rate along the path of the chain reaches the
@@ -340,6 +351,13 @@ class PiecewisePoisson(ArrivalProcess):
         if self.period is not None:
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
+
+    def events(self, until: float) -> float:
+        if self.period is not None:
+            return super().events(until)
+        starts, rates = np.array(self.rate).T
+        lasting = np.clip(np.append(starts[1:], np.inf), None, until) - np.minimum(starts, until)
+        return float(np.sum(rates[rates > 0] * lasting[rates > 0]))
 
     def _expected(self, end: float) -> Any:
         """Expected arrivals up to each instant and up to `end`."""
@@ -434,6 +452,12 @@ class Burst(ArrivalProcess):
     def rate_mean(self) -> float | None:
         return None if self.every is None else self.size.mean / self.every
 
+    def events(self, until: float) -> float:
+        if self.at is not None:
+            return self.size.mean * len(self.at)
+        assert self.every is not None
+        return (1 + self.size.mean) / self.every * until
+
     def _starts(self) -> Iterator[float]:
         if self.at is not None:
             yield from sorted(self.at)
@@ -453,6 +477,8 @@ class Burst(ArrivalProcess):
             if settled:
                 yield open_[:settled]
             size = math.floor(self.size.sample(rng, 1)[0] + rng.random())
+            if size > MOST_ARRIVALS:
+                raise ValueError(f"a burst of {size:.3g} arrivals is more than the {MOST_ARRIVALS:,} of a stream")
             offsets = np.sort(rng.random(size)) * self.over if self.over else np.zeros(size)
             open_ = np.sort(np.concatenate([open_[settled:], start + offsets]), kind="stable")
         yield open_

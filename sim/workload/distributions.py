@@ -48,8 +48,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a number, not {value!r}")
+    if not units.is_number(value):
+        raise ValueError(f"expected a number, not {units.shown(value)}")
     if value < 0:
         raise ValueError(f'"{value:g}" is negative')
     return float(value)

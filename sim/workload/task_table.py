@@ -22,6 +22,7 @@ import numpy as np
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
+from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
 from sim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TEXTS = ("id", "class", "user")
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
+MOST_OF = {"cpus": 1e6, "gpus": 1e6, **dict.fromkeys(("memory", "gpu_memory", "bytes_in", "bytes_out"), MOST_BYTES)}
+"""Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
 MOST_PROBLEMS = 20
 """Bad cells named one by one; the rest is counted."""
 
@@ -96,6 +99,7 @@ class _Reader:
         self.parquet = path.suffix.lower() in _PARQUET
         self.problems: list[Problem] = []
         self.unnamed = 0
+        self.kept = 0
 
     def table(self) -> TaskTable:
         arrow = self._arrow()
@@ -140,6 +144,12 @@ class _Reader:
 
     def _unreadable(self, message: str) -> Problem:
         message = " ".join(message.split())
+        if not self.parquet and (place := _not_utf8(self.path)):
+            line, column, byte = place
+            return Problem(f"is not UTF-8 text (byte 0x{byte:02x}); save it as UTF-8", "", str(self.path), line, column)
+        if "straddling" in message or ("Empty CSV" in message and self.path.stat().st_size):
+            longest = "a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
+            return Problem(longest, file=str(self.path))
         ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
         if ragged:
             row, wanted, got = (int(part) for part in ragged.groups())
@@ -156,10 +166,13 @@ class _Reader:
                 self._column_problem(f'the column "{name}" stands there twice')
         if not any(_TIME.match(name) and not name.endswith("_estimate") for name in columns):
             near = [f'"{name}"{hint}' for name in columns if (hint := suggestion(name, ("cpu_time", "gpu_time")))]
-            self._column_problem(
-                "missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE"
-                + (f" ({near[0]})" if near else f"; it has {', '.join(columns)}")
-            )
+            has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
+            wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
+            if wrong:
+                hint = f'; its columns are separated by {"tabs" if wrong != ";" else "semicolons"}, use commas'
+            else:
+                hint = f" ({near[0]})" if near else f"; it has {has}"
+            self._column_problem("missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
                 self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
@@ -173,6 +186,7 @@ class _Reader:
         times = _TIME.match(name)
         if times:
             values = self._floats(name, column, infinite=True)
+            self._cells(name, column, np.isfinite(values) & (values > MOST_SECONDS), f"is more than {MOST_SECONDS:g}")
             values[np.isnan(values)] = np.inf
             if times["estimate"]:
                 table.estimates[name.removesuffix("_estimate")] = values
@@ -180,8 +194,12 @@ class _Reader:
                 table.times[name] = values
         elif name == "arrival":
             table.arrival = self._floats(name, column, required=True)
+            late = np.isfinite(table.arrival) & (table.arrival > MOST_SECONDS)
+            self._cells(name, column, late, f"is more than {MOST_SECONDS:g}")
         elif name in NUMBERS:
-            table.numbers[name] = self._floats(name, column, negative=name == "priority")
+            values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
+            most = MOST_OF.get(name, MOST_SECONDS)
+            self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
         elif name == "id":
             table.id = self._texts(name, column, required=True, numbers=True)
         elif name == "class":
@@ -196,7 +214,8 @@ class _Reader:
     def _keep(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
         """A column that means nothing here: kept if numeric."""
         values, bad = _numbers(column)
-        near = suggestion(name, KNOWN)
+        self.kept += 1
+        near = suggestion(name, KNOWN) if self.kept < 100 else ""
         if bad.any():
             table.notes.append(f'{self.path}: column "{name}" is not known and not numeric: ignored{near}')
         else:
@@ -234,7 +253,11 @@ class _Reader:
 
         if numbers and pa.types.is_integer(column.type) and not column.null_count:
             return np.asarray(column.to_numpy())
-        texts = compute.fill_null(compute.utf8_trim_whitespace(column.cast(pa.string())), "")
+        try:
+            texts = compute.fill_null(compute.utf8_trim_whitespace(column.cast(pa.string())), "")
+        except pa.ArrowException:  # bytes, lists, and so on, in Parquet
+            self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
+            return np.full(len(column), "", dtype=object)
         if required:
             blank = np.asarray(compute.equal(texts, "").to_numpy())
             self._cells(name, column, blank, "is blank; every task needs one")
@@ -255,14 +278,16 @@ class _Reader:
         import pandas as pd
 
         again = np.flatnonzero(pd.Series(table.id).duplicated().to_numpy())
+        values = table.id.tolist() if len(again) else []
         first: dict[Any, int] = {}
-        if len(again):
-            for row, value in enumerate(table.id.tolist()):
-                first.setdefault(value, row)
+        for row, value in enumerate(values):
+            first.setdefault(value, row)
         for row in again.tolist():
-            value = table.id.tolist()[row] if len(again) <= MOST_PROBLEMS else table.id[row]
+            value = values[row]
             if value != "":
-                self._row_problem(row, "id", f'"{value}" is the id of {self._place(first[value])} too')
+                # Places are looked up in the file: only for the few that are shown.
+                where = self._place(first[value]) if len(self.problems) < MOST_PROBLEMS else ""
+                self._row_problem(row, "id", f"{shown(value)} is the id of {where} too")
 
     def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
@@ -274,14 +299,18 @@ class _Reader:
                 if name in row_of:
                     known.append(row_of[name])
                 else:
-                    near = suggestion(name, row_of) if len(row_of) <= 10_000 else ""
-                    message = f'task {ids[row]} names the unknown predecessor "{name}"{near}'
+                    few = len(row_of) <= 10_000 and len(self.problems) < MOST_PROBLEMS
+                    near = suggestion(name, row_of) if few else ""
+                    message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
             found.append(tuple(known))
         cycle = find_cycle(found)
         if cycle:
             cycle.reverse()  # from a predecessor to what waits for it
-            circle = " → ".join(str(ids[row]) for row in cycle)
+            around = [str(ids[row]) for row in cycle]
+            if len(around) > 12:
+                around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
+            circle = " → ".join(around)
             self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
         return found
 
@@ -308,8 +337,8 @@ class _Reader:
     def _cells(self, name: str, column: pa.ChunkedArray, bad: np.ndarray, what: str) -> None:
         for row in np.flatnonzero(bad).tolist():
             cell = column[row].as_py() if len(self.problems) < MOST_PROBLEMS else ""
-            shown = "the cell" if cell is None or str(cell).strip() == "" else f'"{cell}"'
-            self._row_problem(row, name, f"{shown} {what}")
+            named = "the cell" if cell is None or str(cell).strip() == "" else shown(str(cell))
+            self._row_problem(row, name, f"{named} {what}")
 
     def _row_problem(self, row: int, column: str, message: str) -> None:
         if len(self.problems) >= MOST_PROBLEMS:
@@ -321,6 +350,17 @@ class _Reader:
     def _place(self, row: int) -> str:
         line = line_of(self.path, row)
         return f"row {row + 1}" if line is None else f"line {line}"
+
+
+def _not_utf8(path: Path) -> tuple[int, int, int] | None:
+    """Line, column and value of the first byte that is not UTF-8."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(_lines(stream), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return number, error.start + 1, line[error.start]
+    return None
 
 
 def line_of(path: Path, row: int) -> int | None:
