@@ -138,6 +138,21 @@ def test_a_prefetch_queues_behind_launches_that_came_before():
     assert record.finish == pytest.approx([3.0, 5.0, 7.0])
 
 
+def test_a_prefetch_under_way_takes_room_from_launches():
+    """80 of 100 bytes are being fetched (8 s): a launch that needs 50 of its own waits for that, then evicts."""
+    big = gpu_mode(GPU, gpu_memory=50)
+
+    class Load(ListScheduler):
+        def schedule(self, view):
+            if view.now == 0 and not view.waiting():
+                view.fits(big)
+                yield Fetch(0, view.cluster.by_name["n0/g0"])
+            yield from super().schedule(view)
+
+    record = simulate(node(), [Job([big], [1.0], arrival=1.0)], Load(), items=[Item("x", 80)])
+    assert record.start.tolist() == [8.0]
+
+
 def test_the_check_sees_a_launch_that_computes_without_its_data(monkeypatch):
     """The invariants are worth something: an engine that forgets uploads is caught."""
     run = simulation(node(), [Job([MODE], [1.0], reads=(0,)), Job([cpu_mode(CPU)], [0.5])], items=[Item("x", 20)])

@@ -72,6 +72,11 @@ def test_a_makespan_that_some_runs_lack_says_so():
     assert line.endswith("(in 2 of 3 replications)")
 
 
+def test_infinite_percentiles_of_replications_are_explained():
+    assert any("unfinished tasks count" in line for line in overview(runs([1, 2], finished=False)))
+    assert not any("∞" in line for line in overview(runs([1, 2])))
+
+
 @pytest.mark.parametrize(
     ("part", "text"), [(1.0, "100 %"), (0.9997, "99.97 %"), (0.99996, "99.996 %"), (0.63, "63 %"), (0.0, "0 %")]
 )

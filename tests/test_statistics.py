@@ -194,6 +194,12 @@ def test_the_metrics_of_a_comparison_are_those_that_tell_something():
     assert found.metrics == ["response_mean", "response_p95", "unfinished", "gpu_utilisation", "energy_j"]
 
 
+def test_noise_of_floating_point_is_no_difference():
+    """0.1 + 0.2 and 0.3 differ in the last digit, always in the same direction: that is not significant."""
+    found = compare({"a": runs([0.1 + 0.2] * 3), "b": runs([0.3] * 3)}, ["response_mean"])
+    assert not found.pairs.significant.any() and found.winners["response_mean"] is None
+
+
 def test_nobody_wins_by_keeping_devices_busy():
     """Work that is lost later, or done slowly, keeps a device busy too."""
     busy = Replications(one_task(2, n, time=2.0 + n / 10) for n in range(3))

@@ -177,6 +177,8 @@ class Capacity:
         self.log: list[int] = []
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
+        self.releases = 0
+        """How often something has come free."""
         self.noting = False
         """Does anybody read the log?"""
         self.with_open = [0] * len(self.types)
@@ -425,6 +427,7 @@ class Capacity:
 
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied."""
+        self.releases += 1
         mode = placement.mode
         state = self.of[placement.devices[0].index]
         if not mode.gpus:
@@ -487,6 +490,7 @@ class Capacity:
         if mode.gpus == 0:
             self.quick_give(placement, cores)
             return
+        self.releases += 1
         for device in devices:
             gpu = self.of[device.index]
             if gpu.slices:
@@ -536,6 +540,7 @@ class Capacity:
 
     def changed(self, state: GpuState | NodeState) -> None:
         """Up, asleep or room of a device changed by other means."""
+        self.releases += 1
         if isinstance(state, NodeState):
             self._note(state)
             return

@@ -299,6 +299,7 @@ class Fetching:
 
     def begin(self) -> None:
         self.transfers.places.pin([self.item], self.gpu)
+        self.transfers.capacity.changed(self.gpu)  # its room
         self.gpu.engines.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self._room_made)
         if not self.waiting:
@@ -327,6 +328,7 @@ class Fetching:
             self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
             return
         places.unpin([self.item], self.gpu)
+        self.transfers.capacity.changed(self.gpu)
         self.gpu.engines.fetching -= 1
         self.gpu.engines.upload.release(self)
         self.then()

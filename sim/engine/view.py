@@ -70,6 +70,10 @@ class EngineView:
     def now(self) -> float:
         return self._clock._now
 
+    @property
+    def releases(self) -> int:
+        return self._capacity.releases
+
     # Where does it fit? -------------------------------------------------------------------------------------
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:

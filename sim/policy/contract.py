@@ -238,6 +238,11 @@ class View(Protocol):
         """The simulated time, seconds."""
         ...
 
+    @property
+    def releases(self) -> int:
+        """How often capacity has come free: as long as it is the same, what fitted nowhere still fits nowhere."""
+        ...
+
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""
         ...

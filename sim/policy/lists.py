@@ -60,6 +60,9 @@ class ListScheduler(Scheduler):
         self.discipline = discipline
         self.queue = TaskQueue()
         self.by_shape: dict[Shape, TaskQueue] = {}
+        self._blocked: dict[Shape, None] = {}
+        """Shapes that fit nowhere since the last release."""
+        self._releases = -1
 
     def ready(self, task: Task) -> None:
         if self.discipline == "block":
@@ -101,13 +104,21 @@ class ListScheduler(Scheduler):
         return [task for task in tasks if task is not head]
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        heads = [(entry, queue) for queue in self.by_shape.values() if (entry := queue.head_entry()) is not None]
-        if not heads:
+        if view.releases != self._releases:  # capacity has come free: what was blocked may fit
+            self._releases = view.releases
+            self._blocked.clear()
+        blocked = self._blocked
+        heads = [
+            (entry, queue, shape)
+            for shape, queue in self.by_shape.items()
+            if shape not in blocked and (entry := queue.head_entry()) is not None
+        ]
+        if not heads and not blocked:
             yield WAIT_FOR_READY
             return
         heapify(heads)
         while heads:
-            entry, queue = heads[0]
+            entry, queue, shape = heads[0]
             task = entry[4]
             placement = self.place(task, view)
             if placement is not None:
@@ -117,11 +128,12 @@ class ListScheduler(Scheduler):
                 if following is None:
                     heappop(heads)
                 else:
-                    heapreplace(heads, (following, queue))
+                    heapreplace(heads, (following, queue, shape))
                 continue
-            # Starts free nothing, so a shape that does not fit is out for this round.
             heappop(heads)
-            if self.placement is not None and any(view.fits(mode) for mode in task.modes):
+            if not any(view.fits(mode) for mode in task.modes):
+                blocked[shape] = None  # starts free nothing, nor do arrivals: not again before a release
+            elif self.placement is not None:
                 yield from self._others(queue, task, view)
         # What is blocked needs a release, but a newcomer with other demands may fit at once.
         yield WAIT_FOR_CHANGE

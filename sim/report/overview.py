@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Outcome = Result | Replications
 
+INFINITE = "∞: unfinished tasks count as +∞"
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
@@ -140,7 +141,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
             least = terminal.at_least(float(known.max()) if len(known) else math.inf, units)
             texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, found, strict=True)]
         rows.append([name, *texts])
-    return terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
+    lines = terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
+    return [*lines, INFINITE] if figures.many and any("∞" in line for line in lines) else lines
 
 
 def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
@@ -292,7 +294,7 @@ def _notes(comparison: Comparison) -> list[str]:
             name = terminal.metric_name(metric)
             notes.append(f"{name}: defined in fewer runs than {runs.max():g}: in {', '.join(fewer)}")
     means = table[[(metric, "mean") for metric in comparison.metrics]].to_numpy(dtype=float)
-    return notes + (["∞: unfinished tasks count as +∞"] if np.isinf(means).any() else [])
+    return notes + ([INFINITE] if np.isinf(means).any() else [])
 
 
 def _said(comparison: Comparison) -> list[str]:

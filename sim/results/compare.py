@@ -43,6 +43,9 @@ DEFAULT_METRICS = (
 UNLESS_ZERO = ("rejected", "expired", "failed", "unfinished", "energy_j")
 """Told only where some policy has any."""
 
+ROUNDING = 1e-12
+"""Relative differences up to here are noise of floating point."""
+
 Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
 
@@ -231,7 +234,10 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
         both = frame[[policy, other]].to_numpy(dtype=np.float64)
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
         finite = np.isfinite(both).all(axis=1)
-        differences.append(both[finite, 0] - both[finite, 1])
+        difference = both[finite, 0] - both[finite, 1]
+        # What only the order of summation changed is no difference.
+        difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
+        differences.append(difference)
         left_out.append(len(both) - int(finite.sum()))
     # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
     whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))

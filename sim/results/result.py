@@ -134,7 +134,8 @@ class Result:
         """The value of one metric; UnknownName with a suggestion if there is none of that name."""
         function = metrics.metric(name, self.bound)
         if name not in self._values:
-            self._values[name] = function(self.measured)
+            value = function(self.measured)
+            self._values[name] = float(value) if isinstance(value, np.floating) else value
         return self._values[name]
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
