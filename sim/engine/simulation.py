@@ -96,7 +96,7 @@ class Simulation:
         self.ended = 0
         self.decisions = 0
         self.rounds = 0
-        self._quick = self._quick_modes() if fast and self.tasks.plain else frozenset()
+        self._quick = self._quick_modes() if fast and self.tasks.plain and not self.tasks.items else frozenset()
         self.last_launch = 0
         """Number of the last launch (or prefetch), in start order."""
         self._wake_on = "change"
