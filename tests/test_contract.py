@@ -293,15 +293,16 @@ def test_an_expected_finish_is_the_same_with_and_without_the_fast_path():
 # Memory -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stopping", [Stopping(), Stopping(save=0.01)])
 @pytest.mark.parametrize("policy", ["fcfs", "sjf", "srtf"])
-def test_a_finished_task_leaves_no_object_behind(policy):
+def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     """Overload with patience and stops: at no time are many more tasks alive than are in the system."""
     from sim import registry
 
     alive: weakref.WeakSet = weakref.WeakSet()
     rng = np.random.default_rng(1)
     jobs = [
-        Job([MODE], [float(t)], arrival=float(a), expires=float(a) + 20.0, stopping=Stopping(save=0.01))
+        Job([MODE], [float(t)], arrival=float(a), expires=float(a) + 20.0, stopping=stopping)
         for a, t in zip(np.cumsum(rng.exponential(0.3, 3000)), rng.exponential(1.0, 3000), strict=True)
     ]
     entry = registry.policy("scheduler", policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from sim.model.plan import Placement
@@ -50,6 +50,21 @@ class PreemptiveList(ListScheduler):
         """Must a task of rank `running` give way to one of rank `waiting`?"""
         return running > waiting
 
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        """A task is about to start."""
+        key = self.order(task)
+        if self._worst is None or key > self._worst:
+            self._worst = key
+
+    def victims(self, key: Any, view: View) -> Iterable[Task]:
+        """Running tasks that must give way to one of this rank, the least urgent first."""
+        if self._worst is None or not self.yields(self._worst, key):
+            return ()  # spares most heads the pass over all running tasks
+        ranked = [(self.rank(other, view), other) for other in view.running("start")]
+        ranked.sort(key=lambda entry: entry[0], reverse=True)
+        self._worst = ranked[0][0] if ranked else None
+        return [other for rank, other in ranked if self.yields(rank, key)]
+
     def queues(self) -> list[TaskQueue]:
         """The queues whose heads may start: one, or one a shape."""
         return [self.queue] if self.discipline == "block" else list(self.by_shape.values())
@@ -71,9 +86,7 @@ class PreemptiveList(ListScheduler):
                 queues.remove(queue)
             else:
                 queue.remove(task)
-                key = self.order(task)
-                if self._worst is None or key > self._worst:
-                    self._worst = key
+                self.starting(task, placement, view)
                 yield Start(task, placement)
             queues = [queue for queue in queues if queue.head() is not None]
 
@@ -90,13 +103,7 @@ class PreemptiveList(ListScheduler):
             self._in_vain = (view.now, {})
         if task.index in self._in_vain[1]:
             return None
-        key = self.order(task)
-        if self._worst is None or not self.yields(self._worst, key):
-            return None  # spares most heads the pass over all running tasks
-        ranked = [(self.rank(other, view), other) for other in view.running("start")]
-        ranked.sort(key=lambda entry: entry[0], reverse=True)
-        self._worst = ranked[0][0] if ranked else None
-        found = view.make_room(task, [other for rank, other in ranked if self.yields(rank, key)])
+        found = view.make_room(task, self.victims(self.order(task), view))
         if found is None:
             return None
         for victim in found[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -53,7 +54,11 @@ class Bar:
             from tqdm import tqdm
 
             form = "{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-            self.bar = tqdm(total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0)
+            # miniters=0: every report is drawn.  A terminal that gives its width as 0 is taken for one of 80 columns.
+            wide = shutil.get_terminal_size().columns
+            self.bar = tqdm(
+                total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0, miniters=0, ncols=wide
+            )
             self.bar.start_t -= time.monotonic() - self.begin
         self.bar.update(share - self.bar.n)
 

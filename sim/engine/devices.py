@@ -30,8 +30,8 @@ class Devices:
 
     def set(self, device: Device, wanted: Any) -> None:
         """A policy's Set: a frequency, or "off" or "on"."""
-        run = self.run
-        state = self.state(device)
+        run, state = self.run, self.state(device)
+        run.steady = False
         now = run.clock._now
         log = run.recorder.device_log
         if wanted == "off":
@@ -76,6 +76,7 @@ class Devices:
         launches = run.launches_on(device)
         for launch in launches:
             run.launcher.compute.materialise(launch)
+        run.steady = False
         state.slowdown = factor
         state.normal = False
         run.launcher.compute.retime(device, launches)
@@ -89,6 +90,7 @@ class Devices:
         run, state = self.run, self.state(device)
         if state.up == up:
             return
+        run.steady = False
         state.up = up
         if not up:
             state.normal = False

@@ -37,7 +37,7 @@ from sim.model.record import (
     Record,
     RunInput,
 )
-from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
+from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Stopping, Task
 from sim.policy.contract import (
     Accept,
     Decision,
@@ -96,7 +96,12 @@ class Simulation:
         self.ended = 0
         self.decisions = 0
         self.rounds = 0
-        self._quick = self._quick_modes() if fast and self.tasks.plain and not self.tasks.items else frozenset()
+        plain = self.tasks.plain and not self.tasks.items
+        quick = self._quick_modes() if plain else frozenset()
+        self._quick = quick if fast else frozenset()
+        free = all(shape.stopping == Stopping() for shape in self.tasks.shapes)
+        self.steady = free and all(mode in quick for shape in self.tasks.shapes for mode in shape.modes)
+        """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
         self.last_launch = 0
         """Number of the last launch (or prefetch), in start order."""
         self._wake_on = "change"

@@ -74,6 +74,10 @@ class EngineView:
     def releases(self) -> int:
         return self._capacity.releases
 
+    @property
+    def steady(self) -> bool:
+        return self._simulation.steady
+
     # Where does it fit? -------------------------------------------------------------------------------------
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:

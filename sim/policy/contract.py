@@ -243,6 +243,11 @@ class View(Protocol):
         """How often capacity has come free: as long as it is the same, what fitted nowhere still fits nowhere."""
         ...
 
+    @property
+    def steady(self) -> bool:
+        """Does every task, in this run and up to now, compute from its start to its end or stop at nominal rate?"""
+        ...
+
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""
         ...
