@@ -223,6 +223,18 @@ def test_going_in_circles_at_one_instant_is_a_loop():
     assert "loops" in str(run_bad(Circles()))
 
 
+def test_asking_for_ever_without_deciding_is_a_loop():
+    """This policy never comes back from its first round, before anything has arrived."""
+
+    class Spins(Scheduler):
+        def schedule(self, view):
+            while True:
+                for task in view.waiting():
+                    yield Start(task, view.first(MODE))
+
+    assert "loops" in str(run_bad(Spins()))
+
+
 def test_what_is_no_decision_is_refused():
     class Chatty(Scheduler):
         def schedule(self, view):

@@ -54,11 +54,12 @@ class Bar:
             from tqdm import tqdm
 
             form = "{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-            # miniters=0: every report is drawn.  A terminal that gives its width as 0 is taken for one of 80 columns.
-            wide = shutil.get_terminal_size().columns
+            # miniters=0: every report is drawn.  A terminal that gives its size as 0 is taken for one of 80 × 24.
+            wide, high = shutil.get_terminal_size()
             self.bar = tqdm(
-                total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0, miniters=0, ncols=wide
-            )
+                total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0, miniters=0,
+                ncols=wide, nrows=high,
+            )  # fmt: skip
             self.bar.start_t -= time.monotonic() - self.begin
         self.bar.update(share - self.bar.n)
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Engine = Literal["stream", "upload", "compute", "download"]
 
 
+ASKED_IN_VAIN = 100_000
+"""Questions between two decisions after which a policy is reported as looping."""
+
+
 class StageEstimate(NamedTuple):
     """Seconds of each stage of a launch that has not begun."""
 
@@ -58,6 +62,7 @@ class EngineView:
         self._places = simulation.places
         self._links = simulation.links
         self._clock = simulation.clock
+        self._asked_at = self._asked = 0
         self.cluster: Cluster = simulation.input.cluster
         self.items: Sequence[Item] = simulation.tasks.items
         self.random = simulation.input.random.stream("policy")
@@ -329,9 +334,19 @@ class EngineView:
                 times = times._replace(compute=max(times.compute, self.now + self._remaining(launch)))
         return float(getattr(times, engine))
 
+    def _count_question(self) -> None:
+        """A policy that asks who waits or runs again and again, and decides nothing, would never come back."""
+        decisions = self._simulation.decisions
+        if decisions != self._asked_at:
+            self._asked_at, self._asked = decisions, 0
+        self._asked += 1
+        if self._asked > ASKED_IN_VAIN:
+            raise self._simulation.illegal(f"asked {self._asked:,} times who waits or runs and decided nothing: it loops")
+
     # Who? ---------------------------------------------------------------------------------------------------
 
     def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+        self._count_question()
         launches = list(self._simulation.running.values())
         if by == "finish":
             launches.sort(key=lambda launch: self.expected_finish(launch.task))
@@ -357,6 +372,7 @@ class EngineView:
         return () if task._launch is None else task._launch.tasks
 
     def waiting(self) -> list[Task]:
+        self._count_question()
         return list(self._simulation.waiting.values())
 
     @property

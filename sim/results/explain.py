@@ -81,7 +81,7 @@ def causes(result: Result) -> pd.DataFrame:
     waits = _waits(result)
     lengths = np.diff(waits.grid, append=waits.grid[-1])
     seconds = np.zeros((len(waits.row), len(CAUSES)))
-    for at in range(len(waits.row)):
+    for at in np.flatnonzero(waits.decided > waits.ready).tolist():
         part, cause = waits.stretches(at)
         seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
     seconds[:, _TRANSFER] += waits.until - waits.decided
@@ -209,15 +209,26 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     now = _verdict(state, owner, len(groups))
-    for number, (begin, _, touched) in enumerate(replay.segments()):
+    waiting = _anybody(replay.grid, ready, decided)
+    for number, (begin, _, touched) in enumerate(replay.segments(waiting)):
+        queues.advance(begin)
+        if not waiting[number]:
+            continue
         if touched:
             now = _verdict(state, owner, len(groups))
         states[:, number] = now
-        queues.advance(begin)
         blocked = queues.first[now != _FITS]
         if len(blocked):
             head[number] = blocked.min()
     return _Waits(record, row, ready, decided, until, variant, rank, by_rank, replay.grid, states, head, _holds(record))
+
+
+def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
+    """In which stretches some task waits for its first start."""
+    size = len(grid) + 1
+    come = np.bincount(np.searchsorted(grid, ready), minlength=size)
+    gone = np.bincount(np.searchsorted(grid, decided), minlength=size)
+    return np.cumsum(come - gone)[: len(grid)] > 0
 
 
 def _verdict(state: Capacity, owner: np.ndarray, count: int) -> np.ndarray:

@@ -163,17 +163,24 @@ class Replay:
         grid = np.unique(np.concatenate([[0.0], self._times, *further, [record.end]]))
         self.grid = grid[(grid <= record.end) & (grid >= 0)]
 
-    def segments(self) -> Iterator[tuple[float, float, list[int]]]:
-        """(begin, end, nodes touched at begin), with the state as it is in between."""
+    def segments(self, wanted: np.ndarray | None = None) -> Iterator[tuple[float, float, list[int]]]:
+        """(begin, end, nodes touched at begin), with the state as it is in between.
+
+        `wanted`: in which stretches of the grid the state is looked at; in the others it is left to be brought up
+        to date, which costs most of the time.
+        """
         times, events, at = self._times, self._events, 0
         grid = self.grid.tolist()
-        for begin, end in zip(grid, [*grid[1:], self.record.end], strict=True):
-            touched: set[int] = set()
+        looked = [True] * len(grid) if wanted is None else wanted.tolist()
+        touched: set[int] = set()
+        for begin, end, look in zip(grid, [*grid[1:], self.record.end], looked, strict=True):
             while at < len(events) and times[at] <= begin:
                 touched.update(self._apply(*events[at]))
                 at += 1
-            nodes = sorted(touched)
-            if nodes:
+            nodes: list[int] = []
+            if look and touched:
+                nodes = sorted(touched)
+                touched.clear()
                 self.state.update(nodes)
             yield begin, end, nodes
 
