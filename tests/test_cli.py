@@ -495,7 +495,7 @@ class Lazy(Scheduler):
 
 class Circles(Scheduler):
     def schedule(self, view):
-        while True:
+        while view.waiting():
             for task in list(view.waiting()):
                 placement = view.fit(task)
                 if placement:

@@ -341,7 +341,8 @@ class EngineView:
             self._asked_at, self._asked = decisions, 0
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
-            raise self._simulation.illegal(f"asked {self._asked:,} times who waits or runs and decided nothing: it loops")
+            questions = f"{self._asked:,} times who waits or runs"
+            raise self._simulation.illegal(f"asked {questions}, decided nothing and goes on: it loops")
 
     # Who? ---------------------------------------------------------------------------------------------------
 
