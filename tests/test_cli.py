@@ -664,3 +664,87 @@ def test_numbers_have_the_units_people_use(text: str | list[str], expected: str 
 
 def test_tables_are_aligned():
     assert terminal.table([["", "a"], ["x", "12"], ["yy", "3"]], right=[1], gap=1) == ["    a", "x  12", "yy  3"]
+
+
+# Hostile input ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_terminal_would_obey_is_written_out(here: Path):
+    (here / "s.yaml").write_text('"\\e[31mred\\u202e\\nline": 1\n')
+    result = call("validate", "s.yaml")
+    assert 's.yaml:1:1: \\x1b[31mred\\u202e\\nline: unknown key' in result.stderr
+
+
+def test_thousands_of_problems_are_counted(here: Path):
+    (here / "s.yaml").write_text("a: 1\n" * 2000)
+    lines = call("validate", "s.yaml").stderr.splitlines()
+    assert (len(lines), lines[-2:]) == (502, ["... and 1,499 more.", "1,999 problems, nothing was run."])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--out", "good.yaml/x"), "good.yaml is not a folder"),
+        (("--out", "x" * 5000), "cannot be written"),
+        (("--out", "link"), "link exists and is not a run directory"),
+        (("--replications", "100001"), "100001 is not in the range"),
+        (("--seed", "x"), "'x' is not a valid whole number"),
+        (("--set", "a..b=1"), 'needs key.path=value, not "a..b=1"'),
+        (("--policy", "{"), 'the policy "{" is not valid YAML'),
+        (("--policy", "sjf+best_fit+first_fit"), "names two placement policies; give one"),
+    ],
+)
+def test_usage_that_is_refused_before_running(here: Path, arguments: tuple[str, ...], said: str):
+    (here / "link").symlink_to("nowhere")
+    before = files(here)
+    result = call("run", "good.yaml", *arguments)
+    assert (result.exit_code, files(here)) == (2, before)
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("", "p.csv: is empty"),
+        ("task,mode\n0,cpu\n", "p.csv:1: a plan needs the columns task, mode, device, order; missing: device, order"),
+        ("{head}0,cpu\n", "p.csv:2: the row has 2 cells, but the header has 4 columns"),
+        ("{head}0,cpu,n0/cpu0,nan\n", 'p.csv:2: order "nan" of task 0 is not a number'),
+        ("{head}\n0,cpu,n0/cpu0,0\n0,cpu,n0/cpu0,1\n", "p.csv:4: task 0 is planned twice; it stands already at line 3"),
+        ('{head}"0,cpu', "p.csv:2: cannot be read as CSV: unexpected end of data"),
+    ],
+)
+def test_bad_plans_end_with_3_and_an_address(here: Path, plan: str, said: str):
+    (here / "p.csv").write_text(plan.replace("{head}", "task,mode,device,order\n"))
+    text = "cluster: {nodes: {cpus: 1}}\nworkload: {arrivals: {process: all_at_once, count: 1}, cpu_time: 1 s}\n"
+    (here / "s.yaml").write_text(text + "policy: {name: replay, plan: p.csv}\n")
+    for verb in ("validate", "run"):
+        result = call(verb, "s.yaml")
+        assert result.exit_code == 3
+        assert said in result.stderr
+
+
+def test_a_policy_that_cannot_be_made(here: Path, register):
+    class Broken(Scheduler):
+        def __init__(self) -> None:
+            raise KeyError("no such model")
+
+    class NoScheduler:
+        pass
+
+    register("broken", Broken)
+    register("no_scheduler", NoScheduler)
+    result = call("run", "good.yaml", "--policy", "broken")
+    assert result.exit_code == 1
+    assert 'policy "broken" cannot be made: KeyError' in result.stderr
+    result = call("run", "good.yaml", "--policy", "no_scheduler")
+    assert result.exit_code == 3
+    assert "no_scheduler is no scheduler: a class of your own derives from sim.policy.Scheduler" in result.stderr
+
+
+def test_load_takes_scenarios_and_run_directories(here: Path):
+    call("run", "good.yaml", "--out", "first-steps")
+    assert type(sim.load("first-steps")).__name__ == "Result"
+    assert sim.load("good.yaml", {"seed": 5}).model.seed == 5
+    assert sim.load("mm16").name == sim.Scenario.load("mm16").name == "mm16"
+    entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}
+    assert len(sim.load({"cluster": {"nodes": {"cpus": 1}}, "workload": entry}).build().tasks) == 1

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import sim
 from sim import registry
 from sim.errors import ScenarioError
 from sim.scenario.scenario import load
@@ -500,3 +501,114 @@ def test_services_and_traces_of_nodes_are_refused_plainly():
     service = {"name": "s", "service": {}, "arrivals": {"process": "poisson", "rate": "1/s"}}
     with pytest.raises(ScenarioError, match="not available in this version"):
         run([service], horizon="1 s")
+
+
+# Shares of the multiprocessors, and work in modes ------------------------------------------------------------
+
+VECTOR_ADD = {"flops": "1 GFLOP", "bytes": "1 GB", "launch": {"grid": 160, "block": 64}}
+KNOWN_CPU = [{"cpus": 8, "cpu": {"peak": "cpu-core"}, "gpus": GPU}]
+
+
+def test_work_can_demand_a_share_of_the_multiprocessors():
+    """A quarter of the 80 multiprocessors is held, and 160 blocks are timed on those 20."""
+    whole = one(work=VECTOR_ADD).tasks
+    part = one(work={**VECTOR_ADD, "share": "25%"}).tasks
+    (mode,) = part.shapes[0].modes
+    assert (mode.gpus, mode.share) == (1, 250_000)
+    assert part.time[0, 0] == one(work=VECTOR_ADD, gpus=0.25).tasks.time[0, 0] > 3 * whole.time[0, 0]
+
+
+def test_a_share_and_another_number_of_gpus_contradict_each_other():
+    work = {**VECTOR_ADD, "share": 0.25}
+    said = "gpus: 2 contradicts the share of 0.25 that the work demands; give one of them"
+    assert problems(work=work, gpus=2) == [f"workload.0.{said}"]
+    assert problems(work=work, classes=[{"gpus": 2}]) == [f"workload.0.{said}"]
+    assert one(work=work, gpus=0.25).tasks.shapes[0].modes[0].share == 250_000
+
+
+def test_modes_have_work_of_their_own():
+    ways = [{"device": "gpu", "work": {**VECTOR_ADD, "share": 0.5}}, {"device": "cpu", "work": {"flops": "96 GFLOP"}}]
+    tasks = one(KNOWN_CPU, modes=ways).tasks
+    assert modes(tasks) == ["0.5xv100", "cpu"]
+    assert tasks.time[0, 0] == one(work=VECTOR_ADD, gpus=0.5).tasks.time[0, 0]
+    assert tasks.time[0, 1] == 1.0
+
+
+def test_modes_have_profiles_of_their_own():
+    """As many steps in each mode, however many are drawn; the entry's steps hold for both."""
+    steps = {"distribution": "uniform", "low": 10, "high": 20}
+    ways = [{"device": "gpu", "profile": "cnn_training", "batch": n, "name": str(n)} for n in (64, 32)]
+    found = one(modes=ways, steps=steps).tasks
+    large, small = (one(profile="cnn_training", batch=n, steps=steps).tasks for n in (64, 32))
+    assert np.array_equal(found.time, np.hstack([large.time, small.time]))
+    assert np.array_equal(found.bytes_in, large.bytes_in)
+
+
+def test_work_in_a_mode_needs_a_device_that_is_known():
+    unknown = [{"gpus": {"type": "v1000", "count": 1}}]
+    assert problems(unknown, modes={"device": "gpu", "work": VECTOR_ADD}) == [
+        "workload.0: nothing is known of how fast v1000 is; give it a peak under cluster"
+    ]
+    assert problems(modes={"device": "gpu"}) == ["workload.0.modes: a mode needs one of time, work and profile"]
+
+
+def test_work_and_profiles_can_be_kept_to_some_devices():
+    assert modes(one(KNOWN_CPU, work=VECTOR_ADD).tasks) == ["cpu", "v100"]
+    assert modes(one(KNOWN_CPU, work=VECTOR_ADD, devices="gpu").tasks) == ["v100"]
+    assert modes(one(KNOWN_CPU, profile="cnn_training", devices=["cpu"]).tasks) == ["cpu"]
+    assert problems(gpu_time="1 s", devices="gpu") == [
+        "workload.0.devices: this belongs to work or a profile, and there is none here"
+    ]
+
+
+# One report --------------------------------------------------------------------------------------------------
+
+
+def test_what_can_be_built_is_judged_even_where_keys_are_wrong():
+    arrivals = {"process": "all_at_once", "count": 1}
+    workload = [
+        {"name": "a", "arrivals": arrivals, "gpu_tme": "1 s"},
+        {"name": "a", "arrivals": arrivals, "gpu_time": "1 s", "gpus": 9},
+        {"name": "c", "arrivals": arrivals, "gpu_time": "1 s", "reads": ["modle"]},
+    ]
+    with pytest.raises(ScenarioError) as caught:
+        run(workload, data=[{"name": "model", "size": "1 MB"}])
+    found = "\n".join(sorted(str(caught.value).split("\n")))
+    assert 'workload.0.gpu_tme: unknown key "gpu_tme"' in found
+    assert 'workload.1: the name "a" is that of workload.0; give another (name: ...)' in found
+    assert "workload.1: a task of a can never run on this cluster: 9 × v100 are more than the 4 of any node" in found
+    assert 'workload.2.reads: "modle" not listed under data: (items with name and size); did you mean "model"?' in found
+
+
+def test_a_closed_loop_knows_patience_and_deadlines():
+    """Two clients, one core, tasks of 3 s: the second gives up after 1 s, thinks again, and misses its deadline."""
+    loop = {"process": "closed", "clients": 2, "think": "1 s"}
+    workload = [{"arrivals": loop, "count": 6, "cpu_time": "3 s", "patience": "1 s", "slo": "2 s"}]
+    tasks = sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": workload}, check=True).tasks
+    sent = tasks[tasks.arrival < np.inf]
+    assert sent.status.tolist()[:3] == ["completed", "expired", "expired"]
+    assert sent.arrival.tolist()[:3] == [1, 1, 3]
+    assert (sent.deadline - sent.arrival == 2).all() and not sent.met_deadline.any()
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "said"),
+    [
+        ({"process": "mmpp", "rates": ["1/s", 0], "holding": ["1e-300 s", "1e-300 s"]}, "too often to follow"),
+        ({"process": "burst", "size": 1e12, "at": ["1 s"]}, "too often to follow"),
+        ({"process": "burst", "size": 1e-9, "every": "1e-9 s"}, "too often to follow"),
+        ({"process": "all_at_once", "count": 10**11}, "must be at most 50,000,000"),
+        ({"process": "piecewise_poisson", "rate": [["0 s", "1e12/s"], ["1 s", 0]]}, "too often to follow"),
+    ],
+)
+def test_arrivals_that_would_take_for_ever_are_refused(arrivals, said):
+    (problem,) = problems(arrivals=arrivals, gpu_time="1 s")
+    assert said in problem
+
+
+def test_numbers_beyond_computing_are_refused():
+    assert problems(gpu_time="1e300 s") == [
+        'workload.0.gpu_time: "1e300 s" is more than a simulation can hold: at most 1e+15 s'
+    ]
+    assert problems(gpu_time="1 s", cpu_time={"speedup": 10**300})[0].startswith("workload.0.cpu_time.speedup: expected")
+    assert problems(gpu_time={"distribution": "lognormal", "median": "1 s", "sigma": 1e6}) != []

@@ -1,5 +1,7 @@
 """Scenario files as documents: what YAML means here, positions, bounds, overrides, dump and load."""
 
+from pathlib import Path
+
 import time
 
 import pytest
@@ -217,3 +219,15 @@ def test_any_text_is_read_or_refused(content):
         assert isinstance(documents.parse(content).data, dict)
     except ScenarioError as error:
         assert error.problems
+
+
+def test_long_texts_behind_aliases_are_counted_by_their_length():
+    text = "a: &a " + "x" * 100_000 + "\n" + "".join(f"b{n}: *a\n" for n in range(1000))
+    assert "holds more than 200,000 values (aliases counted each time)" in messages(text)[0]
+
+
+def test_a_name_no_file_can_have():
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        documents.read(Path("x" * 5000 + ".yaml"))
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        documents.read(Path("a\0b.yaml"))

@@ -146,7 +146,7 @@ sweep: [1]
         's.yaml:23:16: workload.1.classes.0.wieght: unknown key "wieght"; did you mean "weight"?',
         "s.yaml:23:27: workload.1.classes.0.gpus: 1.5 GPUs: a fraction is below 1 (of one GPU), more GPUs are whole",
         "s.yaml:24:5: workload.2.trace.format: this key is missing",
-        "s.yaml:25:6: workload.3.service: inference services are not available in this version; "
+        "s.yaml:25:5: workload.3.service: inference services are not available in this version; "
         "describe the work as tasks with a gpu_time",
         's.yaml:26:5: workload.4: expected a mapping, not "5"',
         's.yaml:27:48: workload.5.gpu_time: "nan s" is not a finite number',
@@ -183,14 +183,14 @@ sweep: [1]
          "s.yaml:7:5: workload.0.scaling: scaling maps whole numbers of GPUs to speed-ups, "
          'as in {1: 1, 2: 1.9}; "a" is none'),
         ("name: tiny\n", "warmup: 2 h\n",
-         "s.yaml: warmup (7200 s) must be shorter than the horizon (3600 s), which includes it"),
+         "s.yaml:1:1: warmup: 7200 s must be shorter than the horizon of 3600 s, which includes it"),
         ("arrivals: {process: poisson, rate: 40/h}\n    gpu_time: 5 min\n", "trace: {format: tasks, path: none.csv}\n",
          's.yaml:6:28: workload.0.trace.path: no file "none.csv" (looked for none.csv)'),
         ("arrivals: {process: poisson, rate: 40/h}\n    gpu_time: 5 min\n", "trace: {format: tusks, path: none.csv}\n",
          's.yaml:6:13: workload.0.trace.format: unknown trace format "tusks"; did you mean "tasks"? '
          "(hetsim list traces)"),
         ("name: one\n", "time_scale: 2\n",
-         "s.yaml:5:5: workload.0: time_scale stretches the arrival times of a trace, and there is no trace here"),
+         "s.yaml:5:5: workload.0.time_scale: it stretches the arrival times of a trace, and there is no trace here"),
         ("policy: t_order", "policy: [t_order]",
          "s.yaml:8:1: policy: expected the name of a scheduler, or a mapping"),
         ("policy: t_order", "policy: {schedular: t_order}",
@@ -343,3 +343,42 @@ def test_an_unknown_name_is_neither_file_nor_shipped():
         load("no_such_scenario")
     with pytest.raises(ScenarioError, match="there is no such file"):
         load("no_such_scenario.yaml")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "problem"),
+    [
+        ("{policy: sjf}", 's.yaml:8:9: sweep.policy: expected a list of the values to try, not "sjf"'),
+        ("{policy: []}", "s.yaml:8:9: sweep.policy: expected a list of the values to try, not an empty one"),
+        ("{workload.two.count: [1]}", 's.yaml:8:9: sweep.workload.two.count: workload has no entry "two"'),
+        ("{horizn: [1 h]}", 's.yaml:8:9: sweep.horizn: there is no key "horizn" in a scenario; did you mean "horizon"?'),
+    ],
+)
+def test_a_sweep_that_leads_nowhere(complaints, sweep, problem):
+    (said,) = complaints(GOOD.replace("policy: t_order", f"sweep: {sweep}"))
+    assert said.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("replications: 1e9", "s.yaml:8:1: replications: must be at most 100,000, not 1,000,000,000"),
+        ("replications: {precision: 5%, metric: respones_mean}",
+         's.yaml:8:31: replications.metric: unknown metric "respones_mean"; did you mean "response_mean"?'),
+        ("horizon: 0", "s.yaml:2:1: horizon: must be above 0; leave it out to run until everything is done"),
+        ('name: "a\\e[2J"', "s.yaml:1:1: name: a name is one line of visible characters; this has others"),
+        (f"seed: {'1' * 350}.5", 's.yaml:8:1: seed: expected a number, not "' + "1" * 57 + '..."'),
+    ],
+)  # fmt: skip
+def test_values_no_run_could_use(complaints, line, problem):
+    key = line.partition(":")[0]
+    lines = [line if old.startswith(f"{key}:") else old for old in GOOD.splitlines()]
+    (said,) = complaints("\n".join(lines if line in lines else [*lines[:-1], line]))
+    assert said.startswith(problem)
+
+
+def test_a_key_that_an_override_made_is_named_by_it(complaints):
+    assert complaints(GOOD, "policy.placement=x") == [
+        '--set policy.placement: policy.scheduler.placement: unknown placement "x" '
+        "(hetsim list policies --kind placement)"
+    ]

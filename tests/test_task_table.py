@@ -177,3 +177,42 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
         task_table.write_frame(pd.DataFrame({"a": [Unwritable()]}), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tables_that_are_no_csv_are_described(complaints, tmp_path):
+    assert complaints("id;cpu_time\n1;1\n") == [
+        "t.csv:1: missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE; "
+        "its columns are separated by semicolons, use commas"
+    ]
+    assert complaints("cpu_time,class\n1," + "a" * 3_000_000) == [
+        "t.csv: a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
+    ]
+    (tmp_path / "t.csv").write_bytes(b"cpu_time,class\n1,caf\xe9\n")
+    with pytest.raises(ScenarioError, match="t.csv:2:6: is not UTF-8 text .byte 0xe9.; save it as UTF-8"):
+        task_table.read(tmp_path / "t.csv")
+
+
+def test_a_column_of_bytes_is_named(tmp_path):
+    pd.DataFrame({"cpu_time": [1.0], "id": [b"\xff"]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ScenarioError, match='column "id" holds neither texts nor numbers'):
+        task_table.read(tmp_path / "t.parquet")
+
+
+def test_numbers_beyond_any_run_are_refused(complaints):
+    assert complaints("cpu_time,memory,gpus\n1e300,1e30,1e9\n") == [
+        't.csv:2: row 1, column cpu_time: "1e300" is more than 1e+15',
+        't.csv:2: row 1, column memory: "1e30" is more than 1e+18',
+        't.csv:2: row 1, column gpus: "1e9" is more than 1e+06',
+    ]
+
+
+def test_a_long_cycle_is_shortened(complaints):
+    rows = "".join(f"{n},1,{(n + 1) % 1000}\n" for n in range(1000))
+    (said,) = complaints("id,cpu_time,predecessors\n" + rows)
+    assert "cyclic graph" in said and "(990 more)" in said and len(said) < 200
+
+
+def test_many_duplicates_are_found_at_once(complaints):
+    """The place of each would be looked up in the file: only of those that are shown."""
+    found = complaints("id,cpu_time\n" + "1,1\n" * 50_000)
+    assert found[-1] == "t.csv: and 49,979 more bad cells"

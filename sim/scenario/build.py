@@ -14,7 +14,7 @@ from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggest
 from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.tasks import Item, Tasks
-from sim.model.units import MOST_BYTES, Seconds
+from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import Scheduler
 from sim.scenario.build_cluster import build_cluster
 from sim.scenario.cluster_schema import Cluster as ClusterModel
@@ -169,10 +169,11 @@ def _parts(
         path: Path_ = ("workload", number)
         name = names[number] or f"stream{number}"
         try:
-            if entry.trace is None:
-                streams.append(build_synthetic(entry, name, path, context))
-            else:
-                streams.append(build_recorded(entry, name, path, tables(number), context))
+            with np.errstate(all="ignore"):  # what overflows is found below, in the times
+                if entry.trace is None:
+                    streams.append(build_synthetic(entry, name, path, context))
+                else:
+                    streams.append(build_recorded(entry, name, path, tables(number), context))
         except ScenarioError as error:
             problems += error.problems
         except ArithmeticError:
@@ -193,8 +194,11 @@ def _absurd(stream: Stream, context: Context) -> list[Problem]:
         if column is not None and len(column) and not column.max() < MOST_BYTES:
             found.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
     times = stream.time if stream.estimate is None else stream.estimate
-    if np.isnan(times).any() or np.isnan(stream.time).any():
-        found.append(context.problem(stream.path, "the numbers here are beyond computing (a time is not a number)"))
+    known = [stream.arrival, stream.time, times]
+    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MOST).any() for values in known)
+    if beyond or not np.isfinite(stream.time).any(axis=1).all():
+        message = "the numbers here are too large or too small to compute with: a time is not finite"
+        found.append(context.problem(stream.path, message))
     return found
 
 

@@ -40,6 +40,8 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
             for known in [p for p in document.set_by if p[: len(path)] == path]:
                 del document.set_by[known]
             document.set_by[path] = source
+            if path == ("policy", "placement"):  # moves to where the long form has it
+                document.set_by["policy", "scheduler", "placement"] = source
         except LookupError as error:
             problems.append(Problem(str(error.args[0]), "", file=source))
         if text == "policy" or text.startswith("policy."):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from sim.errors import Problem, suggestion
 from sim.scenario.document import Document, Path_
+from sim.model.units import MOST
 from sim.scenario.fields import KeyProblem, shown
 
 
@@ -101,7 +102,9 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
 
 
 def _count(value: Any) -> str:
-    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
+    if abs(value) > MOST:
+        return shown(value)
+    return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
 
 
 def _expected(context: dict[str, Any]) -> str:

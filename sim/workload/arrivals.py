@@ -264,7 +264,8 @@ class MarkovModulatedPoisson(ArrivalProcess):
     @property
     def stationary(self) -> Floats:
         """Long-run share of time in each state: π Q = 0, Σ π = 1."""
-        generator = self._switching - np.diag(self._switching.sum(axis=1))
+        switching = self._switching / self._switching.max()  # the unit of time does not matter; rounding does
+        generator = switching - np.diag(switching.sum(axis=1))
         equations = np.vstack([generator.T, np.ones(len(self.rates))])
         right = np.zeros(len(self.rates) + 1)
         right[-1] = 1
