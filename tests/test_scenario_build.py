@@ -191,7 +191,9 @@ def test_empty_and_contradictory_scenarios(data, problem):
 
 
 def test_sizes_that_no_column_can_hold_are_refused():
-    assert problems(gpu_time="1 s", bytes_in="1e300 B") == ['workload.0.bytes_in: "1e300 B" is more than a simulation can hold: at most 1e+18 B']
+    assert problems(gpu_time="1 s", bytes_in="1e300 B") == [
+        'workload.0.bytes_in: "1e300 B" is more than a simulation can hold: at most 1e+18 B'
+    ]
 
 
 def test_more_devices_than_fit_into_memory_are_refused():
@@ -610,5 +612,6 @@ def test_numbers_beyond_computing_are_refused():
     assert problems(gpu_time="1e300 s") == [
         'workload.0.gpu_time: "1e300 s" is more than a simulation can hold: at most 1e+15 s'
     ]
-    assert problems(gpu_time="1 s", cpu_time={"speedup": 10**300})[0].startswith("workload.0.cpu_time.speedup: expected")
+    (said,) = problems(gpu_time="1 s", cpu_time={"speedup": 10**300})
+    assert said.startswith("workload.0.cpu_time.speedup: expected a number")
     assert problems(gpu_time={"distribution": "lognormal", "median": "1 s", "sigma": 1e6}) != []

@@ -1,8 +1,7 @@
 """Scenario files as documents: what YAML means here, positions, bounds, overrides, dump and load."""
 
-from pathlib import Path
-
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given

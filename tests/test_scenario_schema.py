@@ -351,7 +351,7 @@ def test_an_unknown_name_is_neither_file_nor_shipped():
         ("{policy: sjf}", 's.yaml:8:9: sweep.policy: expected a list of the values to try, not "sjf"'),
         ("{policy: []}", "s.yaml:8:9: sweep.policy: expected a list of the values to try, not an empty one"),
         ("{workload.two.count: [1]}", 's.yaml:8:9: sweep.workload.two.count: workload has no entry "two"'),
-        ("{horizn: [1 h]}", 's.yaml:8:9: sweep.horizn: there is no key "horizn" in a scenario; did you mean "horizon"?'),
+        ("{horizn: [1 h]}", 's.yaml:8:9: sweep.horizn: there is no key "horizn" in a scenario; did you mean "horizon"'),
     ],
 )
 def test_a_sweep_that_leads_nowhere(complaints, sweep, problem):

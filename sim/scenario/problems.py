@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import Problem, suggestion
-from sim.scenario.document import Document, Path_
 from sim.model.units import MOST
+from sim.scenario.document import Document, Path_
 from sim.scenario.fields import KeyProblem, shown
 
 

@@ -210,7 +210,11 @@ def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> li
 
 def _path(source: str | Path) -> Path:
     path = Path(source)
-    if isinstance(source, Path) or path.suffix in (".yaml", ".yml", ".json") or path.exists():
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # too long for a name, or a NUL in it: `read` says so
+        there = True
+    if there or isinstance(source, Path) or path.suffix in (".yaml", ".yml", ".json"):
         return path
     from sim.scenario.shipped import find
 
