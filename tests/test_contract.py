@@ -138,8 +138,26 @@ def test_decisions_made_of_the_wrong_things_are_shown():
     assert "is not a task" in error_of(lambda view: [Stop(None)])
 
 
+def test_schedule_must_give_decisions():
+    class Forgetful(Scheduler):
+        def schedule(self, view):
+            return None
+
+    with pytest.raises(PolicyError, match="yield decisions"):
+        simulate(ONE, [Job([MODE], [1.0])], Forgetful())
+
+
+def test_a_reason_is_a_text():
+    class RejectAll(Scheduler):
+        def schedule(self, view):
+            return [Reject(task, None) for task in view.waiting()]
+
+    assert simulate(ONE, [Job([MODE], [1.0])], RejectAll()).reasons == {0: "None"}
+
+
 def test_waiting_for_nonsense_is_refused_where_it_is_said():
     assert "relase" in error_of(lambda view: [Wait(on="relase")])
+    assert "is not a time" in error_of(lambda view: [Wait(until="tomorrow")])
 
 
 def test_holding_needs_a_waiting_task_and_a_cause_and_is_noted_once():

@@ -39,9 +39,8 @@ class Replay(PlannedScheduler):
         self.path = Path(plan)
         self.checked: Plan | None = None
 
-    def check(self, tasks: Tasks, cluster: Cluster) -> None:
-        """Called when a scenario is built: ScenarioError with all that is wrong with the plan."""
-        self.checked = read_plan(self.path, tasks, cluster)
+    def check(self, problem: PlanProblem) -> None:
+        self.checked = read_plan(self.path, problem.tasks, problem.cluster)
 
     def plan(self, problem: PlanProblem) -> Plan:
         return self.checked or read_plan(self.path, problem.tasks, problem.cluster)

@@ -8,7 +8,7 @@ from sim.errors import PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
-from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop
+from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
@@ -75,6 +75,8 @@ def malformed(run: Simulation, decision: Any) -> str | None:
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
     if isinstance(decision, Stop | Move | Reject | Hold) and not isinstance(decision.task, Task):
         return f"yields {decision!r}: {decision.task!r} is not a task"
+    if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
+        return f"yields {decision!r}: {decision.until!r} is not a time"
     if isinstance(decision, Set | Fetch | Drop) and not known(run, decision.device):
         return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
     return None

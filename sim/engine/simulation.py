@@ -198,7 +198,9 @@ class Simulation:
         """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
-        if inner is None or inner.tb_frame.f_code is not Simulation.apply.__code__:
+        if inner is None:
+            return self.illegal("returned from schedule what cannot be walked; yield decisions, or return a list")
+        if inner.tb_frame.f_code is not Simulation.apply.__code__:
             return raised(self, error, "schedule")
         wrong = malformed(self, decision)
         return error if wrong is None else self.illegal(wrong)
@@ -276,7 +278,7 @@ class Simulation:
         if self.admission is not None:
             answer = self.call(self.admission.admit, task, self.view)
             if isinstance(answer, Reject):
-                self.end_task(task, REJECTED, answer.reason)
+                self.end_task(task, REJECTED, str(answer.reason))
                 return
             if isinstance(answer, Defer):
                 self._defer(task, answer.until)
@@ -520,7 +522,7 @@ class Simulation:
         if task is None or task.state not in (WAITING, BLOCKED):
             state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
             raise self.illegal(f"yielded a Reject that {state}")
-        self.end_task(task, REJECTED, decision.reason)
+        self.end_task(task, REJECTED, str(decision.reason))
 
     def _hold(self, decision: Hold) -> None:
         task, cause = decision.task, decision.cause

@@ -168,6 +168,9 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
+    def check(self, problem: PlanProblem) -> None:
+        """Once, when a scenario is built or validated: ScenarioError if the policy's own files do not go with it."""
+
     def prepare(self, problem: PlanProblem) -> None:
         """Once, before `begin`: the tasks to come as far as a planner may know them.  For static policies."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
-from sim.policy import Scheduler
+from sim.policy import PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
 from sim.scenario.cluster_schema import Cluster as ClusterModel
 from sim.scenario.document import Document, Path_
@@ -53,8 +54,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     if problems:
         raise ScenarioError(problems)
     tasks, closed = merge(streams, context, items)
-    if hasattr(scheduler, "check"):  # a replayed plan is judged as part of the scenario
-        scheduler.check(tasks, cluster)
+    scheduler.check(PlanProblem(replace(tasks, time=tasks.estimate), cluster))
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,
