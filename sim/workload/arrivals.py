@@ -565,17 +565,22 @@ def _sums(draw: Callable[[int], Floats]) -> Iterator[Floats]:
         yield block
 
 
-def _named(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """An unknown process gets a suggestion; an object of any process is taken as it is."""
     if isinstance(value, ArrivalProcess):
         return value
     name = value.get("process") if isinstance(value, dict) else None
     if name is None:
         raise ValueError(f"expected a mapping with process, one of {', '.join(BUILTIN)}")
-    if name not in BUILTIN:
-        known = f"; one of {', '.join(BUILTIN)}"
-        raise ValueError(f'unknown arrival process "{name}"{suggestion(name, BUILTIN) or known}')
-    return handler(value)
+    if name in BUILTIN:
+        return handler(value)
+    from sim import registry  # only for names that are not ours: those of installed packages
+
+    names = registry.table("arrivals")
+    if not isinstance(name, str) or name not in names:
+        known = f"; one of {', '.join(names)}"
+        raise ValueError(f'unknown arrival process "{name}"{suggestion(str(name), names) or known}')
+    return registry.entry("arrivals", name).model_validate(value, context=info.context)
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,79 @@
+"""Names of other packages: policies, arrival processes and trace readers come through entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import pytest
+
+import sim
+from sim import registry
+from sim.errors import UnknownName
+from sim.policy import ListScheduler
+from sim.workload.arrivals import ArrivalProcess
+from sim.workload.task_table import read
+
+
+class Clockwork(ArrivalProcess):
+    """One arrival at every full second."""
+
+    process: Literal["clockwork"]
+
+    def _blocks(self, rng: np.random.Generator, last: float | None) -> Iterator[np.ndarray]:
+        start = 0.0
+        while True:
+            yield start + np.arange(100.0)
+            start += 100.0
+
+
+class LastFirst(ListScheduler):
+    """The latest arrival goes first."""
+
+    def __init__(self) -> None:
+        super().__init__(order=lambda task: -task.arrival)
+
+
+def reader(path):
+    """A trace format of another package."""
+    return read(path)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """As if a package with these entry points were installed."""
+    points = {
+        "hetsim.policies": {"last_first": f"{__name__}:LastFirst"},
+        "hetsim.arrivals": {"clockwork": f"{__name__}:Clockwork"},
+        "hetsim.traces": {"theirs": f"{__name__}:reader"},
+    }
+    monkeypatch.setattr(registry, "_entry_points", lambda group: points.get(group, {}))
+
+
+def scenario(**entry):
+    cluster = {"nodes": [{"gpus": {"type": "g", "count": 1}}]}
+    return {"name": "theirs", "cluster": cluster, "workload": [entry], "policy": "last_first"}
+
+
+def test_a_scenario_names_what_another_package_brings(installed, tmp_path):
+    entry = {"arrivals": {"process": "clockwork"}, "count": 3, "gpu_time": "2.5 s"}
+    result = sim.run(scenario(**entry))
+    assert result.tasks["arrival"].tolist() == [0.0, 1.0, 2.0]
+    assert result.tasks["start"].tolist() == [0.0, 5.0, 2.5]
+    table = tmp_path / "tasks.csv"
+    table.write_text("id,arrival,gpu_time\na,0,1\nb,0,1\n", encoding="utf-8")
+    assert len(sim.run(scenario(trace={"format": "theirs", "path": str(table)})).tasks) == 2
+
+
+def test_unknown_names_are_answered_with_near_ones(installed):
+    with pytest.raises(UnknownName, match='did you mean "last_first"'):
+        registry.policy("scheduler", "last_frist")
+    entry = {"arrivals": {"process": "clokwork"}, "count": 3, "gpu_time": "2.5 s"}
+    with pytest.raises(sim.errors.ScenarioError, match='did you mean "clockwork"'):
+        sim.run(scenario(**entry))
+
+
+def test_a_scenario_cannot_name_code():
+    with pytest.raises(sim.errors.ScenarioError, match="unknown scheduler"):
+        sim.run({**scenario(arrivals={"process": "all_at_once", "count": 1}, gpu_time="1 s"), "policy": "os:system"})
