@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from build import Job, Scripted, gpu_mode, running, simulate, simulation
+from machines import Job, Scripted, gpu_mode, running, simulate, simulation
 
 from sim.errors import PolicyError, RunError, UsageError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
@@ -179,7 +179,7 @@ def test_defects_of_the_engine_are_not_blamed_on_the_policy(monkeypatch):
 
 
 def test_cores_named_must_be_as_many_as_the_mode_takes():
-    from build import cpu_mode
+    from machines import cpu_mode
 
     cpu = DeviceType("cpu", kind="cpu")
     mode = cpu_mode(cpu, 2)

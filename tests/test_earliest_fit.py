@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from build import Job, cpu_mode, gpu_mode, simulate
+from machines import Job, cpu_mode, gpu_mode, simulate
 
 from sim.model.cluster import DeviceType, Link, NodeSpec
 from sim.policy import WAIT_FOR_CHANGE, ListScheduler, Start

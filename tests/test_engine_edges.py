@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from build import Job, Scripted, cpu_mode, gpu_mode, running, simulate, simulation
+from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, simulation
 
 from sim.errors import InvariantError, PolicyError
 from sim.model.cluster import DeviceType, Link, NodeSpec, Sharing

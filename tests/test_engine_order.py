@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from build import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
+from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.errors import PolicyError
@@ -120,7 +120,7 @@ def test_a_deferred_task_is_asked_again():
 
 def test_redirection_restricts_the_modes():
     cpu = DeviceType("cpu", kind="cpu")
-    from build import cpu_mode
+    from machines import cpu_mode
 
     class ToCpu(Admission):
         def admit(self, task, view):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from build import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
+from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 
 from sim.model.cluster import DeviceType, NodeSpec, Power, Sharing
 from sim.policy import Set

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from build import Job, cpu_mode, gpu_mode, simulate, stage_times
+from machines import Job, cpu_mode, gpu_mode, simulate, stage_times
 
 from sim.model.cluster import DeviceType, Link, NodeSpec
 from sim.model.tasks import StageTime
@@ -177,7 +177,7 @@ def test_many_zero_length_tasks_are_no_loop():
     """More tasks at one instant than the limit at which a policy counts as looping."""
     gpu = DeviceType("g")
     mode = gpu_mode(gpu)
-    from build import tasks_of
+    from machines import tasks_of
 
     from sim.engine.simulation import Simulation
     from sim.model.cluster import Cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from build import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
+from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
 from sim.model.cluster import DeviceType, Link, NodeSpec
 from sim.model.plan import Placement

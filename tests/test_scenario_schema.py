@@ -382,3 +382,17 @@ def test_a_key_that_an_override_made_is_named_by_it(complaints):
         '--set policy.placement: policy.scheduler.placement: unknown placement "x" '
         "(hetsim list policies --kind placement)"
     ]
+
+
+def test_a_policy_is_called_as_it_is_written():
+    from sim.scenario.scenario import load
+
+    scenario = load(
+        {
+            "name": "called",
+            "cluster": {"nodes": [{"cpus": 1}]},
+            "workload": [{"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}],
+            "policy": {"scheduler": {"name": "priority", "aging": "10/h", "preemptive": True}},
+        }
+    )
+    assert scenario.policies.label == "priority (preemptive: true, aging: 10/h)"

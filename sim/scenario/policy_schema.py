@@ -56,6 +56,8 @@ class PolicySpec:
     kind: str
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, Any] = field(default_factory=dict, compare=False)
+    """The parameters as the scenario writes them, units and all."""
 
     def make(self) -> Any:
         """A fresh policy object (for a placement given as a function: the function)."""
@@ -70,7 +72,10 @@ class PolicySpec:
     @property
     def label(self) -> str:
         """`easy_backfill (placement: best_fit)`: for messages and tables."""
-        shown = [f"{key}: {v.label if isinstance(v, PolicySpec) else v}" for key, v in self.parameters.items()]
+        shown = []
+        for key, value in self.parameters.items():
+            text = value.label if isinstance(value, PolicySpec) else self.written.get(key, value)
+            shown.append(f"{key}: {str(text).lower() if isinstance(text, bool) else text}")
         return self.name + (f" ({', '.join(shown)})" if shown else "")
 
 
@@ -140,8 +145,8 @@ def _check(
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
         return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
-    values = {key: getattr(checked, key) for key in checked.model_fields_set}
-    return (None if problems else PolicySpec(kind, name, {**values, **nested})), problems
+    values = {key: getattr(checked, key) for key in signature if key in checked.model_fields_set}
+    return (None if problems else PolicySpec(kind, name, {**values, **nested}, given)), problems
 
 
 def _parameter_problems(
