@@ -18,7 +18,11 @@ from typing import Any
 
 import numpy as np
 
-BUILTIN: dict[str, str] = {"tasks": "sim.workload.task_table:read"}
+BUILTIN: dict[str, str] = {
+    "hcsp": "sim.workload.hcsp:read",
+    "hetero_dag": "sim.workload.hetero_dag:read",
+    "tasks": "sim.workload.task_table:read",
+}
 
 NUMBERS = (
     "priority", "weight", "deadline", "patience", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
