@@ -7,12 +7,21 @@ whose objects are such rules.
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "scheduler": {
+        "balanced_makespan": "policies.static.balanced_makespan:BalancedMakespan",
+        "clb2c": "policies.static.clb2c:Clb2c",
+        "dual_approximation": "policies.static.dual_approximation:DualApproximation",
         "edf": "policies.dynamic.edf:Edf",
         "fcfs": "policies.orders:fcfs",
         "fcfs_skip": "policies.dynamic.fcfs_skip:FcfsSkip",
+        "graham": "policies.static.graham:Graham",
+        "greedy_dual": "policies.static.greedy_dual:GreedyDual",
+        "heft": "policies.static.heft:Heft",
         "largest_first": "policies.orders:largest_first",
         "lcfs": "policies.orders:lcfs",
         "ljf": "policies.orders:ljf",
+        "max_min": "policies.static.max_min:MaxMin",
+        "mct": "policies.static.mct:Mct",
+        "min_min": "policies.static.min_min:MinMin",
         "priority": "policies.dynamic.priority:Priority",
         "processor_sharing": "policies.dynamic.processor_sharing:ProcessorSharing",
         "random": "policies.dynamic.random:RandomOrder",
@@ -21,6 +30,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "sjf": "policies.orders:sjf",
         "smallest_first": "policies.orders:smallest_first",
         "srtf": "policies.dynamic.srtf:Srtf",
+        "sufferage": "policies.static.sufferage:Sufferage",
         "wspt": "policies.orders:wspt",
     },
     "placement": {

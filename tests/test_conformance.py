@@ -19,7 +19,11 @@ from sim.policy import Fetch, ListScheduler, PlannedScheduler, Reject, Scheduler
 from sim.testing import PolicyTestCase, audit, check_policy, examine, other_hash_seed, random_system, small_systems
 from sim.testing.systems import all_at_once, cpu_mode, fractions, gangs, node, one_core, people, task_graph, workload
 
-NEED_MORE = ("replay",)
+PLANNERS = [
+    name for name in registry.policies("scheduler")
+    if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
+]  # fmt: skip
+"""Static policies refuse what they cannot plan; they have tests of their own."""
 """Schedulers that cannot be made without a parameter; each has a test of its own."""
 
 
@@ -37,7 +41,7 @@ def takes_placement(scheduler):
     return not inspect.isclass(item) or "placement" in registry.parameters(item)
 
 
-SCHEDULERS = [name for name in registry.policies("scheduler") if name not in NEED_MORE]
+SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS]
 PAIRS = [
     (scheduler, placement)
     for scheduler in SCHEDULERS

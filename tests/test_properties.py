@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from policies.admission.accept_all import AcceptAll
 from sim import registry
 from sim.engine.simulation import Simulation
+from sim.errors import ScenarioError
 from sim.model.record import COMPLETED
-from sim.policy import ListScheduler
-from sim.testing import audit, examine, systems
+from sim.policy import ListScheduler, PlannedScheduler
+from sim.testing import audit, examine, random_system, systems
 from sim.testing.conformance import fingerprint
 
-NEED_MORE = ("replay",)
-SCHEDULERS = [name for name in registry.policies("scheduler") if name not in NEED_MORE]
+PLANNERS = [
+    name for name in registry.policies("scheduler")
+    if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
+]  # fmt: skip
+"""Static policies refuse what they cannot plan; they have tests of their own."""
+SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS]
 PLACEMENTS = [None, *registry.policies("placement")]
 PARAMETERS = {
     "srtf": {"discipline": ["block", "skip"], "margin": [0.0, 0.5]},
@@ -56,6 +61,23 @@ def test_every_policy_keeps_every_invariant(name):
         assert examine(lambda _: factory(), system, may_reject=may_reject) == []
 
     holds()
+
+
+@pytest.mark.parametrize("name", [name for name in PLANNERS if name != "replay"])
+def test_every_planner_refuses_or_keeps_every_invariant(name):
+    """On random systems with transfers, memory, graphs and wrong estimates but without gangs and fractions."""
+    features = ("transfers", "memory", "items", "estimates", "people", "ties", "stops")
+    planned = 0
+    for seed in range(24):
+        system = random_system(seed, tasks=12, features=features[: seed % 4] + ("graph",) * (seed % 3 == 0))
+        try:
+            record = Simulation(system.run_input(registry.policy("scheduler", name)()), check=True).run()
+        except ScenarioError:
+            continue  # said in a sentence, before anything ran
+        planned += 1
+        assert (record.status == COMPLETED).all()
+        assert audit(record) == []
+    assert planned
 
 
 @quiet

@@ -151,6 +151,16 @@ def test_mm16_is_erlang_c():
     assert found.covers(exact)
 
 
+# Static plans ---------------------------------------------------------------------------------------------------
+
+
+def test_list_lemma():
+    """Graham puts each task on its slow side: x + 1 = 10 times the best for x = 9."""
+    name = "list-lemma"
+    states(name, "the last ends after 10 s", runs(name).metric("makespan"))
+    states(name, "needs 1 s", runs(name, "dual_approximation").metric("makespan"))
+
+
 # Clusters -------------------------------------------------------------------------------------------------------
 
 

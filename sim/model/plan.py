@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.model.cluster import Cluster, Device
+from sim.model.cluster import Cluster, Device, Node
 from sim.model.tasks import Mode, Tasks
 
 
@@ -84,6 +84,8 @@ class Plan:
                     found.append(f'task {name} is planned on "{device}", which the cluster lacks')
                 elif lanes[device].type is not mode.type:
                     found.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
+                elif not mode.span_any and not can_host(cluster.nodes[lanes[device].node], mode):
+                    found.append(f"task {name}: even idle, the node of {device} has not what mode {mode.name} needs")
             wanted = max(1, mode.cpus // 1000) if mode.on_cpu else mode.gpus
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
                 named = len(step.devices)
@@ -107,6 +109,13 @@ class Plan:
                 after[number_of[predecessor]].append(number)
         cycle = find_cycle(after)
         return None if cycle is None else [tasks.name(self.steps[n].task) for n in cycle]
+
+
+def can_host(node: Node, mode: Mode) -> bool:
+    """Does an idle node have the cores and the memory, on host and device, that a mode needs?"""
+    enough_cores = mode.cpus <= 1000 * node.cpus
+    enough_memory = node.memory is None or mode.memory <= node.memory
+    return enough_cores and enough_memory and (mode.type.memory is None or mode.gpu_memory <= mode.type.memory)
 
 
 def lane_names(cluster: Cluster) -> dict[str, Device]:

@@ -1,0 +1,136 @@
+"""Lower bounds on the makespan of n independent tasks on m CPUs and k GPUs: no schedule is shorter.
+
+`area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum.  `p` are the CPU times and `q` the
+GPU times, as arrays; inf where a task cannot run.
+Reference: the area bound with tasks split over both kinds is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
+Static Schedules so Bad? (2016); the pruning of impossible pairs is that of Lenstra, Shmoys and Tardos (1990).
+Cost: one sort by p/q; then O(n) for the area bound and O(n) a guess, some 30 guesses, for the linear one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TOLERANCE = 1e-9
+"""Relative slack of every comparison with a guess, always so that the guess is possible rather than not."""
+
+
+def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
+    """The least T with Σ p_j x_j ≤ mT and Σ q_j (1 - x_j) ≤ kT for some 0 ≤ x_j ≤ 1.
+
+    Proof: a schedule of length T satisfies both, as a device is busy for at most T.  The least T is found by filling
+    the GPUs by decreasing p/q: among the ways to free a given CPU area this one takes the least GPU area.
+    """
+    order = by_gain(p, q)
+    p, q = p[order], q[order]
+    only_gpu, only_cpu = np.isinf(p) | (m == 0), np.isinf(q) | (k == 0)
+    both = ~only_gpu & ~only_cpu
+    # Sums from either end, not differences: times may differ by many orders of magnitude.
+    gpu_area = float(q[only_gpu].sum()) + np.concatenate([[0.0], np.cumsum(q[both])])
+    cpu_area = float(p[only_cpu].sum()) + np.concatenate([[0.0], np.cumsum(p[both][::-1])])[::-1]
+    if not m or not k:
+        return float(gpu_area[-1] / k if k else cpu_area[0] / m if m else 0.0)
+    # With the first i tasks on the GPUs and part of the next, the loads per device cross in the last interval in
+    # which the GPUs begin less loaded than the CPUs.
+    on_gpus, on_cpus = gpu_area / k, cpu_area / m
+    i = int(np.searchsorted(on_gpus - on_cpus, 0.0, side="right")) - 1
+    if i < 0 or i == len(on_gpus) - 1:
+        return float(max(on_gpus[max(i, 0)], on_cpus[max(i, 0)]))
+    rise, fall = q[both][i] / k, p[both][i] / m
+    part = (on_cpus[i] - on_gpus[i]) / (rise + fall) if rise + fall > 0 else 0.0
+    return float(on_gpus[i] + part * rise)
+
+
+def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
+    """The least T for which the linear program of `relaxation` exists, from below and to a relative precision.
+
+    Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
+    length T satisfy the program with those pairs pruned; hence a T whose program has no solution has no schedule,
+    nor has any shorter one, as a shorter T prunes more and offers less.
+    """
+    low = longest_task(p, q, m, k)
+    if np.isinf(low):
+        return low
+    low = max(low, area_bound(p, q, m, k))
+    if low == 0 or relaxation(p, q, m, k, low) is not None:
+        return low
+    high = 2 * low
+    order = by_gain(p, q)
+    while relaxation(p, q, m, k, high, order) is None:
+        low, high = high, 2 * high
+    while high > low * (1 + precision):
+        guess = float(np.sqrt(low * high))
+        if relaxation(p, q, m, k, guess, order) is None:
+            low = guess
+        else:
+            high = guess
+    return low
+
+
+def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
+    """max_j min(p_j, q_j): every task takes at least its shorter time, wherever it runs."""
+    fastest = np.minimum(p if m else np.inf, q if k else np.inf)
+    return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """What the linear program says about a guess it does not refuse.
+
+    `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
+    marks what the relaxed optimum puts on the GPUs entirely.
+    """
+
+    cpu: np.ndarray
+    gpu: np.ndarray
+    cut: np.ndarray
+
+    @property
+    def free(self) -> np.ndarray:
+        return np.flatnonzero(~self.cpu & ~self.gpu)
+
+
+def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Tasks by decreasing p/q, the CPU time that a unit of GPU time saves; ties by their number."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        gain = p / q
+    gain[np.isnan(gain)] = 1.0  # 0/0: no cost on either side
+    return np.argsort(-gain, kind="stable")
+
+
+def relaxation(
+    p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
+) -> Relaxation | None:
+    """Minimise Σ p_j x_j over 0 ≤ x_j ≤ 1 with GPU area at most kλ and pairs longer than λ pruned; None if > mλ.
+
+    A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
+    lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).
+    """
+    order = by_gain(p, q) if order is None else order
+    limit = guess * (1 + TOLERANCE)
+    cpu, gpu = (q > limit) | (k == 0), (p > limit) | (m == 0)
+    cut = gpu.copy()
+    if np.any(cpu & gpu):
+        return None
+    room = k * limit - float(q[gpu].sum())
+    if room < 0:
+        return None
+    free = order[~(cpu | gpu)[order]]
+    p_free, q_free = p[free], q[free]
+    filled = np.cumsum(q_free)
+    whole = int(np.searchsorted(filled, room, side="right"))
+    area = float(p[cpu].sum() + p_free[whole:].sum())
+    price = 0.0  # CPU time that one more second of GPU area would save
+    if whole < len(free):
+        price = float(p_free[whole] / q_free[whole])
+        area -= price * (room - (float(filled[whole - 1]) if whole else 0.0))
+    spare = m * limit - area
+    if spare < 0:
+        return None
+    cut[free[:whole]] = True
+    loss = p_free - price * q_free  # of moving from the GPUs to the CPUs; its negative for the way back
+    gpu[free[:whole][loss[:whole] > spare]] = True
+    cpu[free[whole:][-loss[whole:] > spare]] = True
+    return Relaxation(cpu, gpu, cut)

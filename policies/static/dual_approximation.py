@@ -1,0 +1,538 @@
+"""Dual approximation for independent tasks on m CPUs and k GPUs: guess the makespan, bisect on the guess.
+
+Decides for every task the CPU or the GPU side and its lane, and proves how far from optimal the result can be.
+Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
+Accelerators (HeteroPar 2013; Concurrency and Computation 2015).
+
+For a guess λ either a schedule of length (4/3)λ is built or none of length λ exists.  A task is *long* on a side if
+it takes more than 2λ/3 there, *medium* if more than λ/3, else *small*.  In a schedule of length λ a device runs at
+most one long or two medium tasks, the CPUs are busy for at most mλ and the GPUs for at most kλ.  A dynamic program
+finds the assignment of least CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
+GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  CPU area above mλ: no schedule of length λ.
+Else longest-processing-time first on each side is the schedule.
+
+Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Long and medium tasks come first, at most one long or two
+medium ones to a device, so they end by 4λ/3.  A small task s goes to the least loaded GPU when the GPUs' area without
+it is at most kλ + nδ - s = kλ + λ/3 - s, as rounding hides less than nδ, hence that GPU has at most
+(kλ + λ/3 - s)/k.  So it ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 for s ≤ λ/3; on the CPUs the area is
+exact and the same holds a fortiori, and a single GPU ends with its area, by λ + λ/3.
+With units c times as coarse, nδ = cλ/3 and the last sentence gives 4/3 + (c - 1)/(3k).
+
+What makes it quick, and never weakens the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible
+guesses and fixes most tasks of the others, so that n counts the free tasks alone; a cut by p/q within 4λ/3 accepts
+most possible guesses; the program is first solved in coarse units, where a refusal is still a proof and a schedule
+within 4λ/3 is still a schedule, and refined only when neither comes out.
+What makes it better than its ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`),
+and the best schedule, begun with those of list scheduling, is improved by moving and exchanging tasks (`descend`).
+Cost: O(n log n) and some O(n) passes a guess where the cut or the relaxation settles it, else O(n² m k²) for k ≥ 2
+and O(n² m) for k = 1, n free tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in
+the plan's notes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from pydantic import Field
+from scipy.optimize import linprog
+
+from policies.static.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
+from policies.static.instance import instance_of, list_schedule
+from sim.errors import Problem, ScenarioError
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem
+
+Method = Literal["collapsed", "paper"]
+
+RATIO = 4 / 3
+FIRST_UNITS = 64
+"""GPU area units of the first, coarse program."""
+LARGEST = 30_000_000
+"""Cells (tasks × states) of the largest program: about 0.15 s."""
+COUNTS = 6
+"""Counting inequalities on each side."""
+LINEAR_TOLERANCE = 1e-6
+"""Devices by which a linear program has to fail: ten times what the solver takes for nothing."""
+LARGEST_LINEAR = 2_000
+"""Free tasks beyond which the linear program of counts is left out: the areas alone are close then."""
+PAIRS = 5_000_000
+"""Pairs of tasks that one descent looks at: some 50 ms."""
+LARGEST_PAPER = 2_000_000_000
+"""State updates of the largest recursion as published: some 10 s a guess."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Side, lane and start of every task."""
+
+    on_gpu: np.ndarray
+    lanes: np.ndarray
+    starts: np.ndarray
+    makespan: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A schedule and what is proven about it: no schedule is shorter than `bound`.
+
+    `guarantee` is the ratio that the algorithm promised, above the one asked for where the program was too large;
+    `ratio`, which the schedule and the bound prove together, is at most that.  `guesses` counts them.
+    """
+
+    schedule: Schedule
+    bound: float
+    guarantee: float
+    guesses: int
+
+    @property
+    def makespan(self) -> float:
+        return self.schedule.makespan
+
+    @property
+    def ratio(self) -> float:
+        """The makespan is at most this many times the optimum."""
+        return self.makespan / self.bound if self.bound > 0 else 1.0
+
+
+class DualApproximation(PlannedScheduler):
+    """Dual approximation (Kedad-Sidhoum, Monna, Mounié, Trystram 2013), independent tasks on CPUs and one GPU type.
+
+    Plans as if all tasks were there at time 0 and transfers took no time.
+    ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
+    tolerance: the bisection stops when the guess is known to this relative precision.
+    method: "collapsed", or "paper" for the recursion as published, for comparison: slow, small instances only.
+    """
+
+    def __init__(
+        self,
+        ratio: Annotated[float, Field(ge=RATIO - TOLERANCE, allow_inf_nan=False)] = RATIO,
+        tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3,
+        method: Method = "collapsed",
+    ):
+        super().__init__()
+        _check_parameters(ratio, tolerance, method)
+        self.ratio = ratio
+        self.tolerance = tolerance
+        self.method = method
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = instance_of(problem, "dual_approximation")
+        sides: dict[bool, int] = {}
+        for number, kind in enumerate(instance.types):
+            if sides.setdefault(kind.kind == "cpu", number) != number:
+                names = ", ".join(kind.name for kind in instance.types)
+                text = f"dual_approximation plans for one CPU and one GPU type; the cluster has {names}"
+                raise ScenarioError([Problem(text, key="policy.scheduler")])
+        if problem.tasks.predecessors and any(problem.tasks.predecessors):
+            text = "dual_approximation plans independent tasks; these have predecessors"
+            raise ScenarioError([Problem(text, key="policy.scheduler")])
+        impossible = np.full(instance.size, np.inf)
+        p, q = (instance.time[:, sides[cpu]] if cpu in sides else impossible for cpu in (True, False))
+        m, k = (instance.counts[sides[cpu]] if cpu in sides else 0 for cpu in (True, False))
+        solution = solve(p, q, m, k, self.ratio, self.tolerance, self.method)
+        best = solution.schedule
+        placed = (
+            (float(best.starts[task]), task, sides[not best.on_gpu[task]], int(best.lanes[task]))
+            for task in range(instance.size)
+        )
+        plan = instance.plan(placed, makespan=best.makespan)
+        plan.bound = solution.bound
+        plan.notes |= {
+            "ratio_certified": solution.ratio,
+            "ratio_guaranteed": solution.guarantee,
+            "guesses": solution.guesses,
+        }
+        return plan
+
+
+# The algorithm ------------------------------------------------------------------------------------------------
+
+
+def solve(
+    p: np.ndarray, q: np.ndarray, m: int, k: int,
+    ratio: float = RATIO, tolerance: float = 1e-3, method: Method = "collapsed",
+) -> Solution:  # fmt: skip
+    """Bisect on the guess λ; keep the best schedule seen and the largest λ proven impossible.
+
+    Acceptance is not monotone in λ, so `high` is the least guess accepted; the result is within ratio·(1 + tolerance)
+    of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
+    """
+    p, q = _checked(p, q, m, k)
+    _check_parameters(ratio, tolerance, method)
+    low = linear_bound(p, q, m, k)
+    best = shortest(descend(p, q, m, k, rival, low * (1 + tolerance)) for rival in rivals(p, q, m, k))
+    low, high = min(low, best.makespan), best.makespan
+    order = by_gain(p, q)
+    guesses = 0
+    while high > low * (1 + tolerance):
+        guess = math.sqrt(low * high)
+        guesses += 1
+        if method == "paper":
+            schedule = as_published(p, q, m, k, guess)
+        else:
+            schedule = attempt(p, q, m, k, guess, ratio, order, best)
+        if schedule is None:
+            low = guess
+            continue
+        best = shortest([best, descend(p, q, m, k, schedule, low * (1 + tolerance))])
+        if high <= guess:  # neighbouring numbers
+            break
+        high = min(guess, best.makespan)
+    guarantee = max(RATIO, best.makespan / high if high > 0 else 1.0) * (1 + tolerance)
+    return Solution(best, low, guarantee, guesses)
+
+
+def attempt(
+    p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: Schedule
+) -> Schedule | None:
+    """A schedule where one within `ratio` of the guess is found or `known`, None if none of the guess's length exists.
+
+    The schedule may be longer where the program is too large for fine units.
+    """
+    relaxed = relaxation(p, q, m, k, guess, order)
+    if relaxed is None or counting_refuses(p, q, m, k, guess, relaxed):
+        return None
+    schedule = longest_first(p, q, m, k, relaxed.cut)
+    if schedule.makespan <= ratio * guess:
+        return schedule
+    shelves = Shelves(p, q, m, k, guess, relaxed)
+    finest = shelves.units(coarseness=1 + 3 * k * max(0.0, ratio - RATIO))
+    last = max(1, min(finest, LARGEST // shelves.cells_a_unit))
+    units = min(FIRST_UNITS, last)
+    while (on_gpu := shelves.assignment(units)) is not None:
+        schedule = longest_first(p, q, m, k, on_gpu)
+        if min(schedule.makespan, known.makespan) <= ratio * guess or units == last:
+            return schedule
+        units = min(8 * units, last)
+    return None
+
+
+def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
+    """Does the linear program of `relaxation` with `counts` on both sides besides have no solution?
+
+    A stronger refusal than the areas' where tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
+    """
+    free, limit = relaxed.free, guess * (1 + TOLERANCE)
+    if len(free) > LARGEST_LINEAR:
+        return False
+    on_cpu, on_gpu = p[free] / limit, q[free] / limit
+    rows = [on_cpu, -on_gpu]
+    room = [m - p[relaxed.cpu].sum() / limit, k - q[relaxed.gpu].sum() / limit - on_gpu.sum()]
+    for s in range(1, COUNTS + 1):
+        fixed = counts(p[relaxed.cpu] / limit, s).sum(), counts(q[relaxed.gpu] / limit, s).sum()
+        rows += [counts(on_cpu, s), -counts(on_gpu, s)]
+        room += [m - fixed[0], k - fixed[1] + rows[-1].sum()]
+    matter = [i for i, row in enumerate(rows) if i < 2 or row.any() or room[i] < 0]
+    if len(matter) == 2:
+        return False
+    if not len(free):
+        return min(room) < -LINEAR_TOLERANCE
+    bound = np.array(room)[matter] + LINEAR_TOLERANCE
+    found = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
+    return found.status == 2
+
+
+def counts(part: np.ndarray, s: int) -> np.ndarray:
+    """⌊(s+1)x⌋/s for tasks that take a part x of a device's time, a whole (s+1)x counting as just below.
+
+    In sum at most 1 for the tasks of one device: the floors are whole and sum to less than s + 1, so to at most s.
+    s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
+    and Schepers, New Classes of Fast Lower Bounds for Bin Packing Problems, 2001.)
+    """
+    return np.maximum(np.floor(part * (s + 1) - TOLERANCE), 0.0) / s
+
+
+class Shelves:
+    """The dynamic program of one guess, over the tasks whose side is not yet fixed.
+
+    State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2,
+    a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: least CPU area, inf if there is
+    no assignment.  An axis that cannot bind is left out.
+    """
+
+    def __init__(self, p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation):
+        fixed_cpu, fixed_gpu, free = relaxed.cpu, relaxed.gpu, relaxed.free
+        self.p, self.free, self.fixed_gpu = p, free, fixed_gpu
+        limit = guess * (1 + TOLERANCE)
+        self.on_cpu, self.on_gpu = weights(p, limit), weights(q, limit)
+        self.cpu_weight = 2 * m - int(self.on_cpu[fixed_cpu].sum())
+        self.gpu_weight = 2 * k - int(self.on_gpu[fixed_gpu].sum()) if k >= 2 else 0
+        if k < 2 or self.gpu_weight >= self.on_gpu[free].sum():
+            self.on_gpu = np.zeros_like(self.on_gpu)
+            self.gpu_weight = 0
+        if self.cpu_weight >= self.on_cpu[free].sum():
+            self.on_cpu = np.zeros_like(self.on_cpu)
+            self.cpu_weight = 0
+        self.gpu_time = q[free]
+        self.gpu_area = k * limit - float(q[fixed_gpu].sum())
+        self.cpu_area = m * limit - float(p[fixed_cpu].sum())
+        self.guess = guess
+
+    @property
+    def cells_a_unit(self) -> int:
+        return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
+
+    def units(self, coarseness: float) -> int:
+        """GPU area units of c·λ/(3n), n free tasks, in the area that they have."""
+        return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
+
+    def assignment(self, units: int) -> np.ndarray | None:
+        """The tasks of the GPUs, of least CPU area; None proves that no schedule of the guess's length exists."""
+        if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
+            return None
+        unit = self.gpu_area / units
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            parts = np.where(self.gpu_time > 0, self.gpu_time / unit * (1 - TOLERANCE), 0.0)
+        area = np.minimum(parts, units + 1).astype(np.int64)  # rounded down
+        least = np.zeros((self.cpu_weight + 1, self.gpu_weight + 1, units + 1))
+        chosen: list[np.ndarray] = []
+        for task, n in zip(self.free.tolist(), area.tolist(), strict=True):
+            u, v = int(self.on_cpu[task]), int(self.on_gpu[task])
+            after = np.full_like(least, np.inf)
+            np.add(least[: len(least) - u], self.p[task], out=after[u:])
+            better = np.zeros(least.shape, dtype=bool)
+            if n <= units and v <= self.gpu_weight:
+                there = least[:, : self.gpu_weight + 1 - v, : units + 1 - n]
+                np.less(there, after[:, v:, n:], out=better[:, v:, n:])
+                np.minimum(there, after[:, v:, n:], out=after[:, v:, n:])
+            least = after
+            chosen.append(np.packbits(better))
+        if least[-1, -1, -1] > self.cpu_area:
+            return None
+        return self._back(chosen, area, least.shape)
+
+    def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Walk the choices from the last task to the first."""
+        gpu = self.fixed_gpu.copy()
+        u, v, n = (size - 1 for size in shape)
+        for i in range(len(chosen) - 1, -1, -1):
+            task = self.free[i]
+            cell = (u * shape[1] + v) * shape[2] + n
+            if chosen[i][cell >> 3] >> (7 - (cell & 7)) & 1:
+                gpu[task] = True
+                v, n = v - int(self.on_gpu[task]), n - int(area[i])
+            else:
+                u -= int(self.on_cpu[task])
+        return gpu
+
+
+def weights(time: np.ndarray, guess: float) -> np.ndarray:
+    """Shelf weight of each task: 2 if long, 1 if medium, 0 if small."""
+    return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
+
+
+def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> Schedule | None:
+    """One guess by the recursion as it was published, nothing fixed and no axes joined; None if none fits the guess.
+
+    W(j, μ, μ′, κ, κ′, N) is the least CPU area of tasks 1 to j with μ medium and μ′ long tasks on the CPUs, κ and κ′
+    on the GPUs (not counted for k = 1) and N units of λ/(3n) of GPU area.  The published slides print N ≤ 2n in one
+    place where 3kn is meant.
+    """
+    n, limit = len(p), guess * (1 + TOLERANCE)
+    cpus, gpus = pairs(m), pairs(k) if k >= 2 else [(0, 0)]
+    width = 3 * k * n + 1
+    if n * len(cpus) * len(gpus) * width > LARGEST_PAPER:
+        cells = n * len(cpus) * len(gpus) * width
+        text = f"the published recursion would have {cells:.2g} states, more than {LARGEST_PAPER:.2g}; use collapsed"
+        raise ScenarioError([Problem(text, key="policy.scheduler.method")])
+    if np.any((p > limit) & (q > limit)):
+        return None
+    cpu_step, gpu_step = weights(p, limit), weights(q, limit) if k >= 2 else np.zeros(n, dtype=np.int64)
+    with np.errstate(invalid="ignore"):
+        area = np.floor(np.minimum(q, limit) * (3 * n / limit) * (1 - TOLERANCE)).astype(np.int64)
+    before_cpu, before_gpu = predecessors(cpus), predecessors(gpus)
+    # One block of (GPU pairs × N) after the other: it stays in the processor's cache.
+    least = np.full((len(cpus), len(gpus), width), np.inf)
+    least[0, 0, 0] = 0.0
+    after = np.empty_like(least)
+    chosen = []
+    for j in range(n):
+        better = np.zeros(least.shape, dtype=bool)
+        v = before_gpu[gpu_step[j]]
+        to, shift = np.flatnonzero(v >= 0), int(area[j])
+        for pair, u in enumerate(before_cpu[cpu_step[j]].tolist()):
+            if u < 0 or p[j] > limit:
+                after[pair] = np.inf
+            else:
+                np.add(least[u], p[j], out=after[pair])
+            if q[j] > limit or shift >= width:
+                continue
+            if gpu_step[j]:
+                there, here = least[pair, v[to], : width - shift], after[pair, to, shift:]
+                better[pair, to, shift:] = there < here
+                after[pair, to, shift:] = np.minimum(there, here)
+            else:
+                there, here = least[pair, :, : width - shift], after[pair, :, shift:]
+                np.less(there, here, out=better[pair, :, shift:])
+                np.minimum(there, here, out=here)
+        least, after = after, least
+        chosen.append(np.packbits(better))
+    if not least.min() <= m * limit:
+        return None
+    pair, other, units = (int(i) for i in np.unravel_index(int(least.argmin()), least.shape))
+    on_gpu = np.zeros(n, dtype=bool)
+    for j in range(n - 1, -1, -1):
+        cell = (pair * len(gpus) + other) * width + units
+        on_gpu[j] = chosen[j][cell >> 3] >> (7 - (cell & 7)) & 1
+        if on_gpu[j]:
+            other, units = int(before_gpu[gpu_step[j]][other]), units - int(area[j])
+        else:
+            pair = int(before_cpu[cpu_step[j]][pair])
+    return longest_first(p, q, m, k, on_gpu)
+
+
+def pairs(devices: int) -> list[tuple[int, int]]:
+    """All (medium, long) with ½·medium + long ≤ devices: (devices + 1)² of them."""
+    return [(medium, long) for long in range(devices + 1) for medium in range(2 * (devices - long) + 1)]
+
+
+def predecessors(states: list[tuple[int, int]]) -> list[np.ndarray]:
+    """For a small, a medium, a long task: the number of the state before it, -1 if there is none."""
+    number = {state: i for i, state in enumerate(states)}
+    steps = ((0, 0), (1, 0), (0, 1))
+    return [np.array([number.get((medium - a, long - b), -1) for medium, long in states]) for a, b in steps]
+
+
+# Schedules ----------------------------------------------------------------------------------------------------
+
+
+def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarray) -> Schedule:
+    """Longest processing time first on each side of an assignment."""
+    time = np.where(on_gpu, q, p)
+    order = np.argsort(-time, kind="stable")
+    starts, lanes = list_schedule(time, m, order[~on_gpu[order]].tolist())
+    gpu_starts, gpu_lanes = list_schedule(time, k, order[on_gpu[order]].tolist())
+    starts, lanes = np.where(on_gpu, gpu_starts, starts), np.where(on_gpu, gpu_lanes, lanes)
+    return Schedule(on_gpu, lanes, starts, float(np.max(starts + time, initial=0.0)))
+
+
+def shortest(schedules: Iterable[Schedule]) -> Schedule:
+    """The one of least makespan, the first of several."""
+    return min(schedules, key=lambda schedule: schedule.makespan)
+
+
+def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, enough: float) -> Schedule:
+    """Move a task off the longest lane, or exchange it for another lane's, while that shortens the longer of the two.
+
+    Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
+    """
+    n = len(p)
+    if schedule.makespan <= enough:
+        return schedule
+    lane = schedule.lanes + np.where(schedule.on_gpu, m, 0)
+    time = np.column_stack([p, q])
+    side = (np.arange(m + k) >= m).astype(np.int64)
+    load = np.zeros(m + k)
+    np.add.at(load, lane, time[np.arange(n), side[lane]])
+    others = np.arange(n)
+    budget = PAIRS
+    while True:
+        longest = int(load.argmax())
+        goal = load[longest] * (1 - TOLERANCE)
+        mine = np.flatnonzero(lane == longest)
+        budget -= len(mine) * n
+        if goal <= enough or budget < 0:
+            break
+        own = time[mine, side[longest]]
+        leasts = [
+            part.start + int(load[part].argmin()) for part in (slice(0, m), slice(m, m + k)) if part.stop > part.start
+        ]
+        moved = np.column_stack([load[to] + time[mine, side[to]] for to in leasts])
+        # after[i, j]: the longer of the two lanes when task mine[i] and task j change places
+        here = load[longest] - own[:, None] + time[None, :, side[longest]]
+        there = load[lane] - time[others, side[lane]] + time[mine][:, side[lane]]
+        after = np.maximum(here, there)
+        after[:, mine] = np.inf
+        best_move, best_swap = float(moved.min()), float(after.min())
+        if min(best_move, best_swap) >= goal:
+            break
+        if best_move <= best_swap:
+            i, j = divmod(int(moved.argmin()), len(leasts))
+            changes = [(int(mine[i]), leasts[j])]
+        else:
+            i, j = divmod(int(after.argmin()), n)
+            changes = [(int(mine[i]), int(lane[j])), (j, longest)]
+        for task, to in changes:
+            load[lane[task]] -= time[task, side[lane[task]]]
+            load[to] += time[task, side[to]]
+            lane[task] = to
+    return shortest([schedule, sequenced(p, q, m, lane)])  # the loads above carry rounding
+
+
+def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> Schedule:
+    """The schedule of tasks on lanes (the CPUs', then the GPUs'), longest first on each."""
+    on_gpu = lane >= m
+    time = np.where(on_gpu, q, p)
+    order = np.lexsort((-time, lane))
+    if not len(p):
+        return Schedule(on_gpu, lane, time, 0.0)
+    first = np.flatnonzero(np.diff(lane[order], prepend=-1))
+    starts = np.empty(len(p))
+    for begin, end in zip(first, [*first[1:], len(p)], strict=True):
+        ends = np.cumsum(time[order[begin:end]])
+        starts[order[begin:end]] = np.concatenate([[0.0], ends[:-1]])
+    return Schedule(on_gpu, np.where(on_gpu, lane - m, lane), starts, float(np.max(starts + time, initial=0.0)))
+
+
+def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> Schedule:
+    """Each task of an order where it finishes first, ties to the GPUs; longest first on each side if shorter."""
+    cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
+    lanes = np.zeros(len(p), dtype=np.int64)
+    cpu_times, gpu_times = p.tolist(), q.tolist()
+    for task in order.tolist():
+        on_cpus = cpus[0][0] + cpu_times[task] if cpus else math.inf
+        on_gpus = gpus[0][0] + gpu_times[task] if gpus else math.inf
+        heap, end = (gpus, on_gpus) if on_gpus <= on_cpus else (cpus, on_cpus)
+        lanes[task] = heap[0][1]
+        heapq.heapreplace(heap, (end, heap[0][1]))
+    return shortest([sequenced(p, q, m, lanes), longest_first(p, q, m, k, lanes >= m)])
+
+
+def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[Schedule]:
+    """Cheap schedules to start from: earliest finish by decreasing shortest time, mean time (HEFT), acceleration."""
+    shortest_time = np.minimum(p, q)
+    mean = (m * p if m else 0.0) + (k * q if k else 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        acceleration = np.abs(np.log(p) - np.log(q))
+    keys = (shortest_time, mean, np.where(np.isnan(acceleration), 0.0, acceleration))
+    return [earliest_finish(p, q, m, k, np.argsort(-key, kind="stable")) for key in keys]
+
+
+# Input --------------------------------------------------------------------------------------------------------
+
+
+def _check_parameters(ratio: float, tolerance: float, method: str) -> None:
+    if method not in get_args(Method):
+        raise ScenarioError([Problem(f'method "{method}": collapsed or paper is meant', key="method")])
+    if not RATIO - TOLERANCE <= ratio < math.inf:
+        raise ScenarioError(
+            [Problem(f"ratio {ratio:g}: dual_approximation proves 4/3 at best, ask for 4/3 or more", key="ratio")]
+        )
+    if not 0 < tolerance < math.inf:
+        raise ScenarioError([Problem(f"tolerance {tolerance:g}: a positive number is meant", key="tolerance")])
+
+
+def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The times as floats, impossible where there are no devices; ScenarioError naming what is wrong."""
+    p, q = np.array(p, dtype=float), np.array(q, dtype=float)
+    if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
+        raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])
+    wrong = {
+        "NaN": np.isnan(p) | np.isnan(q),
+        "negative": (p < 0) | (q < 0),
+    }
+    p, q = (p if m else np.full_like(p, np.inf)), (q if k else np.full_like(q, np.inf))
+    wrong["infinite wherever there is a device"] = np.isinf(p) & np.isinf(q)
+    problems = [
+        f"task {int(np.flatnonzero(found)[0])}: its time is {what} ({int(found.sum())} such tasks)"
+        for what, found in wrong.items()
+        if found.any()
+    ]
+    if problems:
+        raise ScenarioError(problems)
+    return p, q

@@ -1,0 +1,97 @@
+"""List scheduling: whenever a device is idle, it takes the first task of a list that is there and can run on it.
+
+Decides where and when, from a given list; no device stays idle by choice, however slow it is.
+Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most
+2 - 1/m times the least possible, for every list, task graphs included; with the longest tasks first and without a
+graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+Weakness: on unlike devices there is no such ratio, not even that of the largest speed-up: with one CPU and one
+GPU and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong one, x + 1 times the least.
+Transfers are not counted.
+Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of different sets of device types that
+tasks can run on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from policies.static.instance import runnable
+from policies.static.schedule import Graph, Schedule, plan_of, successors
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem
+
+ListOrder = Literal["given", "longest", "shortest"]
+
+
+class Graham(PlannedScheduler):
+    """List scheduling of sequential tasks, with or without a task graph.
+
+    order: the list; `given` is by arrival, then as in the table, `longest` and `shortest` go by the time on each
+    task's fastest device.
+    """
+
+    def __init__(self, order: ListOrder = "given"):
+        super().__init__()
+        self.order = order
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "graham")
+        shortest = instance.time.min(axis=1, initial=np.inf)
+        keys = {"given": np.zeros(instance.size), "longest": -shortest, "shortest": shortest}
+        order = np.argsort(keys[self.order], kind="stable").tolist()
+        tasks = problem.tasks
+        return plan_of(instance, graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors))
+
+
+def graham(
+    times: np.ndarray,
+    counts: Sequence[int],
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    predecessors: Graph | None = None,
+) -> Schedule:
+    """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
+
+    The first idle lane (types in order, then lanes) chooses first.
+    """
+    size, kinds = times.shape
+    schedule = Schedule.empty(size)
+    usable = np.isfinite(times)
+    groups, group_of = np.unique(usable, axis=0, return_inverse=True)
+    group_of = group_of.reshape(-1)
+    waiting: list[list[tuple[int, int]]] = [[] for _ in groups]  # heaps of (position in the list, task)
+    serves = [[number for number, group in enumerate(groups) if group[kind]] for kind in range(kinds)]
+    idle = [list(range(count)) for count in counts]  # heaps
+    position = np.empty(size, dtype=np.int64)
+    position[list(order)] = np.arange(size)
+    missing = [len(set(p)) for p in predecessors] if predecessors is not None else [0] * size
+    after = successors(predecessors) if predecessors is not None else None
+    # (time, lane is given back (0) or a task is there (1), number, type)
+    events = [(0.0 if ready is None else float(ready[j]), 1, j, 0) for j in range(size) if not missing[j]]
+    heapq.heapify(events)
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, arrives, number, kind = heapq.heappop(events)
+            if arrives:
+                heapq.heappush(waiting[group_of[number]], (int(position[number]), number))
+                continue
+            heapq.heappush(idle[kind], int(schedule.lane[number]))
+            for successor in after[number] if after is not None else ():
+                missing[successor] -= 1
+                if not missing[successor]:
+                    there = now if ready is None else max(now, float(ready[successor]))
+                    heapq.heappush(events, (there, 1, successor, 0))
+        for kind in range(kinds):
+            while idle[kind]:
+                heaps = [waiting[group] for group in serves[kind] if waiting[group]]
+                if not heaps:
+                    break
+                task = heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1]
+                end = schedule.put(task, now, float(times[task, kind]), kind, heapq.heappop(idle[kind]))
+                heapq.heappush(events, (end, 0, task, kind))
+    return schedule

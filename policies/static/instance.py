@@ -1,0 +1,132 @@
+"""The offline problem as planners see it: tasks by device types, with the lanes of each type.
+
+A *lane* is what runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks
+(one core or one whole accelerator each); what else a task asks for is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import DeviceType, Node
+from sim.model.plan import Plan, Step, can_host, lane_names
+from sim.policy import PlanProblem
+
+
+@dataclass(frozen=True)
+class Instance:
+    """n sequential tasks and the lanes of T device types.
+
+    `time[j, t]` is the estimated time of task j on type t (inf: cannot run there), `mode[j, t]` the position of
+    that mode in its shape (-1: none).  `lanes[t]` are the names of the type's lanes.  Types stand in the order of
+    the cluster, cores first.
+    """
+
+    problem: PlanProblem
+    types: list[DeviceType]
+    lanes: list[list[str]]
+    time: np.ndarray
+    mode: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return len(self.time)
+
+    @property
+    def counts(self) -> list[int]:
+        """Lanes of each type."""
+        return [len(lanes) for lanes in self.lanes]
+
+    def plan(self, placed: Iterable[tuple[float, int, int, int]], makespan: float | None = None) -> Plan:
+        """The plan of (start, task, type, lane number) entries, ordered by start."""
+        steps = [
+            Step(task, int(self.mode[task, kind]), (self.lanes[kind][lane],)) for _, task, kind, lane in sorted(placed)
+        ]
+        return Plan(steps, makespan=makespan)
+
+
+def instance_of(problem: PlanProblem, planner: str) -> Instance:
+    """The sequential tasks of a problem; ScenarioError naming the planner and every kind of misfit."""
+    cluster, tasks = problem.cluster, problem.tasks
+    lanes_by_type: dict[DeviceType, list[str]] = {}
+    for name, device in lane_names(cluster).items():
+        lanes_by_type.setdefault(device.type, []).append(name)
+    types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
+    column = {kind: number for number, kind in enumerate(types)}
+    hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
+    time = np.full((len(tasks), len(types)), np.inf)
+    mode_of = np.full((len(tasks), len(types)), -1, dtype=np.int32)
+    problems: dict[str, None] = {}
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        if not len(rows):
+            continue
+        usable = False
+        for position, mode in enumerate(shape.modes):
+            if mode.type not in column:
+                continue  # a type without lanes: cores on a cluster that has none
+            sequential = mode.cpus == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
+            # Planners take all lanes of a type for equal, so a mode must be at home on each.
+            if not sequential or not all(can_host(node, mode) for node in hosts[mode.type]):
+                continue
+            usable = True
+            kind = column[mode.type]
+            seconds = tasks.time[rows, position] + mode.fixed
+            better = seconds < time[rows, kind]
+            time[rows[better], kind] = seconds[better]
+            mode_of[rows[better], kind] = position
+        if not usable:
+            first = tasks.name(int(rows[0]))
+            what = "tasks of one core or one whole GPU"
+            problems[f"{planner} plans {what}; {len(rows)} tasks are not (the first is {first})"] = None
+    if problems:
+        raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
+    return Instance(problem, types, [lanes_by_type[kind] for kind in types], time, mode_of)
+
+
+def _has(node: Node, kind: DeviceType) -> bool:
+    return (node.cpus > 0 and node.cpu.type is kind) or any(device.type is kind for device in node.accelerators)
+
+
+def runnable(problem: PlanProblem, planner: str) -> Instance:
+    """The instance of a problem; ScenarioError also where a task can run on none of the lanes."""
+    instance = instance_of(problem, planner)
+    nowhere = np.flatnonzero(~np.isfinite(instance.time).any(axis=1))
+    if len(nowhere):
+        first = problem.tasks.name(int(nowhere[0]))
+        text = f"{planner}: {len(nowhere)} tasks can run on no core and no whole GPU of the cluster ({first}, ...)"
+        raise ScenarioError(Problem(text, key="policy.scheduler"))
+    return instance
+
+
+def independent(problem: PlanProblem, planner: str) -> Instance:
+    """The instance of a problem without a task graph; ScenarioError if there is one."""
+    bound = [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]
+    if bound:
+        first = problem.tasks.name(bound[0])
+        text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
+        raise ScenarioError(Problem(f"{text}: heft, mct and graham plan task graphs", key="policy.scheduler"))
+    return runnable(problem, planner)
+
+
+def list_schedule(
+    times: np.ndarray, count: int, order: Sequence[int], ready: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and lane of tasks that go, in an order, each to the lane of one type that is free first.
+
+    `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.
+    """
+    starts = np.full(len(times), np.nan)
+    lanes = np.full(len(times), -1, dtype=np.int64)
+    free = [(0.0, lane) for lane in range(count)]
+    for task in order:
+        at, lane = free[0]
+        start = at if ready is None else max(at, float(ready[task]))
+        starts[task], lanes[task] = start, lane
+        heapq.heapreplace(free, (start + float(times[task]), lane))
+    return starts, lanes

@@ -1,0 +1,35 @@
+"""Max-min: of all tasks left, the one whose earliest completion is latest goes there; then again.
+
+Decides where, and in which order: long tasks come first, each where it is complete first.
+Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
+algorithm E: at most m times the least makespan on m unlike lanes.  On equal lanes it is longest processing time
+first, at most 4/3 - 1/(3m) (Graham, 1969).  Good where few tasks are long and many are short.
+Weakness: where most tasks are long, they take the fast devices from those that gain most there (Braun et al., 2001,
+find it much behind min-min then).  Transfers are not counted.
+Cost: O(n^2 types), vectorised over the tasks, as min-min.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.static.instance import independent
+from policies.static.min_min import rounds
+from policies.static.schedule import Schedule, plan_of
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem
+
+
+class MaxMin(PlannedScheduler):
+    """Max-min, for independent sequential tasks."""
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "max_min")
+        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival))
+
+
+def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
+    """Max-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
+    return rounds(times, counts, ready, lambda first, second: first.min(axis=0))

@@ -1,0 +1,59 @@
+"""Minimum completion time: one task after the other goes where it will be complete first.
+
+Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes when its
+predecessors have been placed.  A device is chosen although it is busy, if it is fast enough to be worth waiting for.
+Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of Sizable
+Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on
+Nonidentical Processors (1977), who prove that on m unlike lanes it is at most m times the least makespan, without
+a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
+Weakness: it sees one task at a time, so that a task that gains little takes the device that a later one would need;
+a lane is kept for a task that cannot start yet; transfers are not counted.
+Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.static.instance import runnable
+from policies.static.schedule import Graph, Schedule, plan_of, topological
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem
+
+
+class Mct(PlannedScheduler):
+    """Minimum completion time, for sequential tasks with or without a task graph."""
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "mct")
+        tasks = problem.tasks
+        order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
+        return plan_of(instance, mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors))
+
+
+def mct(
+    times: np.ndarray,
+    counts: Sequence[int],
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    predecessors: Graph | None = None,
+) -> Schedule:
+    """Each task, in an order that respects the graph, where it finishes first; ties go to the first type and lane."""
+    schedule = Schedule.empty(len(times))
+    free = [[(0.0, lane) for lane in range(count)] for count in counts]  # a heap for each type
+    finish = [0.0] * len(times)
+    rows = times.tolist()
+    arrivals = [0.0] * len(times) if ready is None else ready.tolist()
+    for task in order:
+        there = arrivals[task]
+        if predecessors is not None:
+            there = max([there, *(finish[before] for before in predecessors[task])])
+        ends = [max(there, lanes[0][0]) + time for lanes, time in zip(free, rows[task], strict=True)]
+        kind = min(range(len(ends)), key=ends.__getitem__)
+        at, lane = free[kind][0]
+        finish[task] = schedule.put(task, max(there, at), rows[task][kind], kind, lane)
+        heapq.heapreplace(free[kind], (finish[task], lane))
+    return schedule
