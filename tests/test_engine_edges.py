@@ -161,6 +161,15 @@ def test_the_check_sees_a_launch_that_computes_without_its_data(monkeypatch):
         run.run()
 
 
+def test_the_check_sees_a_consumer_without_what_another_device_made(monkeypatch):
+    """The same for a result: made on g0, needed on g1, and nobody brings it."""
+    jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [2.0], reads=(0,), after=(0,)), Job([cpu_mode(CPU)], [2.0])]
+    run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1", "n0/cpu"), items=[Item("result", 20)])
+    monkeypatch.setattr(run.launcher.transfers, "parts", lambda *_: [])
+    with pytest.raises(InvariantError, match="without result"):
+        run.run()
+
+
 # Stops ----------------------------------------------------------------------------------------------------------
 
 

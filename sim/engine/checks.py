@@ -169,8 +169,11 @@ class Checker:
             for device in launch.placement.devices:
                 for task in launch.tasks:
                     for item in () if task._done == 1.0 else task.reads:
-                        ready = places.present(item, device) or not places.where[item] or places.version[item]
-                        self._require(bool(ready), f"{task} computes without {places.items[item].name} on {device}")
+                        # Whoever rewrites an item voids the copies of those that still compute on the former one.
+                        first = 1 if places.made[item] and places.items[item].home is None else 0
+                        void = not places.where[item] or places.version[item] > first
+                        there = places.present(item, device) or void
+                        self._require(there, f"{task} computes without {places.items[item].name} on {device}")
 
     def _columns(self) -> None:
         """Causality: nothing starts before it is ready or ends before it starts."""
