@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from time import perf_counter
 from typing import Any, cast
 
 from sim.engine.capacity import Capacity, available_at
@@ -46,7 +46,6 @@ from sim.policy.contract import (
     Fetch,
     Hold,
     Move,
-    PlanProblem,
     Reject,
     Scheduler,
     Set,
@@ -112,6 +111,7 @@ class Simulation:
         self.deferred = 0
         """Tasks that admission will be asked about again."""
         self._closed = False
+        self._planning = math.nan
         self._held: dict[int, str] = {}
         self._finish_quick_method = self._finish_quick
         self._starts = self.recorder.start
@@ -138,8 +138,11 @@ class Simulation:
     def bind(self, scheduler: Scheduler) -> None:
         """Hand the problem (to policies that plan) and the view to the policy, once."""
         if type(scheduler).prepare is not Scheduler.prepare:
-            known = replace(self.tasks, time=self.tasks.estimate)
-            self.call(scheduler.prepare, PlanProblem(known, self.input.cluster))
+            from sim.engine.rehearsal import problem_of  # which builds simulations
+
+            begun = perf_counter()
+            self.call(scheduler.prepare, problem_of(self.input, self.view.random))
+            self._planning = perf_counter() - begun
         self.call(scheduler.begin, self.view)
 
     def _hooks(self) -> None:
@@ -269,7 +272,9 @@ class Simulation:
         self._closed = True
         self._close(end)
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
-        return self.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        record.notes, record.planning = dict(self.scheduler.notes), self._planning
+        return record
 
     # Arrivals -----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,8 @@ class Record:
     `places`: (device indexes, core numbers or None).
     `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
     `holds`: (time, task, cause) as told by the policy.
+    `notes`: what the policy tells of its work (of a plan its makespan and bound); `planning` the seconds of wall clock
+    that it took to prepare, NaN for a policy that does not: never part of a table, as no two runs agree on it.
     """
 
     input: RunInput
@@ -104,3 +106,5 @@ class Record:
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
     holds: list[tuple[float, int, str]] = field(default_factory=list)
     stats: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    planning: float = math.nan

@@ -8,12 +8,13 @@ validates and applies each decision before it resumes the generator, so the view
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from sim.errors import UsageError
 from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement
+from sim.model.plan import Placement, Plan
 from sim.model.tasks import Item, Mode, Task, Tasks
 
 if TYPE_CHECKING:
@@ -154,6 +155,10 @@ class Defer:
     until: float
 
 
+def _no_engine(_: Any) -> Any:
+    raise UsageError("this planning problem was made without an engine: nothing can be simulated in it")
+
+
 # What policies are ----------------------------------------------------------------------------------------
 
 PlacementRule = Callable[[Task, "View"], Placement | None]
@@ -167,6 +172,13 @@ class Scheduler:
     """Base of dynamic policies; every hook is a no-op by default."""
 
     policy_kind: ClassVar[str] = "scheduler"
+
+    notes: Mapping[str, Any] = {}
+    """What the policy tells of its work besides what it did, kept with the run: names and plain values.
+
+    Of a plan these are `planned_makespan` and `lower_bound` (certified for the estimates), where it knows them, and
+    what is its own (`ratio_certified`, `gap`, ...).  Nothing in it may depend on how fast the machine is.
+    """
 
     def check(self, problem: PlanProblem) -> None:
         """Once, when a scenario is built or validated: ScenarioError if the policy's own files do not go with it."""
@@ -196,10 +208,18 @@ class Scheduler:
 
 @dataclass
 class PlanProblem:
-    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate)."""
+    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate).
+
+    `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on
+    the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
+    scheduler of any kind and gives what it did as a plan.  Where there is no engine they raise.
+    """
 
     tasks: Tasks
     cluster: Cluster
+    random: np.random.Generator | None = None
+    simulate: Callable[[Plan], float] = _no_engine
+    rehearse: Callable[[Scheduler], Plan] = _no_engine
 
 
 class Admission:

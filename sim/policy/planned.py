@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+import numpy as np
+
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement, Plan, Step
@@ -36,10 +38,15 @@ class PlannedScheduler(Scheduler):
         raise NotImplementedError
 
     def prepare(self, problem: PlanProblem) -> None:
+        unknown = int((~np.isfinite(problem.tasks.arrival)).sum())
+        if unknown:
+            text = f"a plan needs every arrival before the clock starts; {unknown} tasks come when others have ended"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
         plan = self.plan(problem)
         impossible = plan.problems(problem.tasks, problem.cluster)
         if impossible:
             raise ScenarioError([Problem(text, key="plan") for text in impossible])
+        self.notes = {**_figures(plan), **plan.notes}
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
@@ -95,6 +102,22 @@ class PlannedScheduler(Scheduler):
             queue.remove(number)
             if queue:
                 self._look_at(queue[0])
+
+
+def _figures(plan: Plan) -> dict[str, float]:
+    known = {"planned_makespan": plan.makespan, "lower_bound": plan.bound}
+    return {name: float(value) for name, value in known.items() if value is not None}
+
+
+class Following(PlannedScheduler):
+    """Follows a plan that is there already."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.given = plan
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return self.given
 
 
 def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
