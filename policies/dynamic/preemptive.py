@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
+from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import (
     WAIT_FOR_READY,
+    Counter,
     Decision,
     Discipline,
     ListScheduler,
@@ -64,6 +66,12 @@ class PreemptiveList(ListScheduler):
         ranked.sort(key=lambda entry: entry[0], reverse=True)
         self._worst = ranked[0][0] if ranked else None
         return [other for rank, other in ranked if self.yields(rank, key)]
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        if self.preemptive:
+            text = f"{type(self).__name__} with preemptive: true serves no requests: batches run to their end"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        super().serve(counters, alone)
 
     def queues(self) -> list[TaskQueue]:
         """The queues whose heads may start: one, or one a shape."""

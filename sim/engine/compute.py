@@ -225,7 +225,10 @@ def work(launch: Launch) -> float:
     """Compute seconds a launch has before it at rate 1: truth, less what is done."""
     mode = launch.placement.mode
     task = launch.task
-    if len(launch.tasks) == 1:
+    terms = launch.terms
+    if terms is None and len(launch.tasks) == 1:
         return (mode.fixed + task._time[task.shape.position[mode]]) * (1.0 - task._done)
     times = [t._time[t.shape.position[mode]] * (1.0 - t._done) for t in launch.tasks]
-    return mode.fixed * max(1.0 - t._done for t in launch.tasks) + math.fsum(times)
+    members = math.fsum(times)
+    fixed = mode.fixed * max(1.0 - t._done for t in launch.tasks)
+    return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.engine.clock import Timer
 from sim.model.plan import Placement
 from sim.model.tasks import Task
+from sim.policy.contract import Requests
 
 NAN = math.nan
 BEFORE, UPLOAD, RESTORE, QUEUED, COMPUTE, DOWNLOAD, OVER = range(7)
@@ -26,7 +27,7 @@ class Launch(Timer):
 
     __slots__ = (
         "number", "task", "tasks", "placement", "cores", "decided", "stage", "total", "left", "rate", "updated",
-        "finish_at", "stages", "position",
+        "finish_at", "stages", "position", "terms",
     )  # fmt: skip
     # Set by whoever makes the launch, or when its first stage begins.
     cores: int
@@ -49,12 +50,29 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.stages: Stages | None = None
+        self.terms: Terms | None = None
 
     def __lt__(self, other: Launch) -> bool:
         return self.number < other.number
 
     def __hash__(self) -> int:
         return self.number
+
+
+class Terms:
+    """What a batch of requests has besides its members: padding and noise.
+
+    `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
+    time × its factor (`up`, `compute`, `down`).
+    """
+
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down")
+
+    def __init__(self, requests: Requests, padding: float, factors: Sequence[float]):
+        self.requests = requests
+        self.extra = requests.size - requests.count
+        self.padding = padding
+        self.up, self.compute, self.down = factors
 
 
 class Stages:

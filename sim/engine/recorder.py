@@ -28,6 +28,9 @@ LAUNCH_TIMES = (
     "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
 )  # fmt: skip
 
+BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
+BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
+
 
 class Recorder:
     """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
@@ -50,6 +53,13 @@ class Recorder:
             **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
             **{name: array("d") for name in (*LAUNCH_TIMES, "busy", "energy", "lost")},
         }
+        self._batch_numbers = array("q")
+        self._batch_times = array("d")
+        """Rows of launches of requests that went the short way: BATCH_NUMBERS and BATCH_TIMES, row after row."""
+        self._members = array("q")
+        """Rows of the requests of batches whose requests are objects, one batch after the other."""
+        self._gone: list[tuple[int, int, int, int, float, str]] = []
+        """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._places = Places(run.cluster)
         self.place_code = self._places.code
 
@@ -99,10 +109,77 @@ class Recorder:
             self.batched = True
         return len(rows["launch"]) - 1
 
+    def batch(self, launch: Any, outcome: int, times: tuple[float, ...], busy: float, energy: float) -> None:
+        """A row for a launch of requests that went the short way; the rows of its requests follow from it."""
+        requests = launch.requests
+        place = self.place_code(launch.placement, launch.cores)
+        self._batch_numbers.extend(
+            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, launch.first)
+        )
+        self._batch_times.extend(times)
+        self._batch_times.extend((busy, energy))
+        if requests.count > 1:
+            self.batched = True
+        if requests.tasks is not None:
+            self._members.extend([task.index for task in requests.tasks])
+
+    def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
+        """Requests of a slice end without having run."""
+        self._gone.append((queue, first, count, status, time, reason))
+
+    def _write_batches(self) -> None:
+        """The rows of launches and of requests that follow from batches gone the short way."""
+        services = self.run.services
+        for queue, first, count, status, time, reason in self._gone:
+            rows = services[queue].rows[first : first + count]
+            _writable(self.status)[rows] = status
+            _writable(self.finish)[rows] = time
+            self.reasons.update(dict.fromkeys(rows.tolist(), reason))
+        if not len(self._batch_numbers):
+            return
+        numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
+        times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
+        batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
+        count, first, queue = batch["members"], batch["first"], batch["queue"]
+        ends = np.cumsum(count)
+        whose = np.repeat(np.arange(len(count)), count)
+        rows = np.empty(int(ends[-1]), dtype=np.int64)
+        sliced = np.repeat(first >= 0, count)
+        rows[~sliced] = np.frombuffer(self._members, dtype="q") if len(self._members) else []
+        offset = np.arange(len(rows)) - np.repeat(ends - count, count) + np.repeat(first, count)
+        for number, service in enumerate(services):
+            here = sliced & (queue == number)[whose]
+            rows[here] = service.rows[offset[here]]
+        del offset, sliced
+        leader = rows[ends - count]
+        self._fill(batch, rows, whose)
+        for name, column in self._launches.items():
+            values = {"task": leader, "lost": np.zeros(len(count))}.get(name)
+            column.frombytes(np.ascontiguousarray(batch[name] if values is None else values).tobytes())
+
+    def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
+        """Columns of requests from those of their batches."""
+        ended = batch["outcome"] == LAUNCH_COMPLETED
+        done, of = rows[ended[whose]], whose[ended[whose]]
+        _writable(self.start)[rows] = batch["start"][whose]
+        _writable(self.mode)[rows] = batch["mode"][whose]
+        _writable(self.place)[rows] = batch["place"][whose]
+        _writable(self.detail("batch"))[rows] = batch["launch"][whose]
+        _writable(self.status)[done] = COMPLETED
+        _writable(self.finish)[done] = batch["end"][of]
+        _writable(self.detail("energy"))[done] = (batch["energy"] / batch["members"])[of]
+        for name, since, until in (
+            ("upload", "upload_start", "upload_end"),
+            ("compute", "compute_start", "compute_end"),
+            ("download", "download_start", "end"),
+        ):
+            _writable(self.detail(name))[done] = np.nan_to_num(batch[until] - batch[since])[of]
+
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
         run = self.run
         tasks = run.tasks
+        self._write_batches()
         start, finish = _array(self.start, "d"), _array(self.finish, "d")
         mode, place, status = _array(self.mode, "h"), _array(self.place, "i"), _array(self.status, "b")
         if self.ready is not None:
@@ -234,6 +311,10 @@ class Places:
         for devices, cores in self._more:
             rows.append((devices, tuple(c for c in range(cores.bit_length()) if cores >> c & 1) if cores else None))
         return rows
+
+
+def _writable(column: array) -> np.ndarray:
+    return np.frombuffer(column, dtype=column.typecode)
 
 
 def _array(column: array, kind: str) -> np.ndarray:

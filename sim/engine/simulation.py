@@ -12,17 +12,21 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, cast
 
+import numpy as np
+
 from sim.engine.capacity import Capacity, available_at
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.engine.complaints import deadlock, malformed, raised, state_of
 from sim.engine.devices import Devices
-from sim.engine.launch import COMPUTE, Launch
+from sim.engine.launch import COMPUTE, Launch, Terms
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
+from sim.engine.pipeline import BatchLaunch, Pipeline, undisturbed
 from sim.engine.places import Places
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
+from sim.engine.requests import Sliced, Taskwise, make_queues
 from sim.engine.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.view import EngineView
 from sim.errors import HetsimError, PolicyError, RunError, UsageError
@@ -34,10 +38,12 @@ from sim.model.record import (
     LAUNCH_MOVED,
     LAUNCH_RUNNING,
     REJECTED,
+    UNFINISHED,
     Record,
     RunInput,
 )
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Stopping, Task
+from sim.policy.batching import BatchReport, Counter
 from sim.policy.contract import (
     Accept,
     Decision,
@@ -47,6 +53,7 @@ from sim.policy.contract import (
     Hold,
     Move,
     Reject,
+    Requests,
     Scheduler,
     Set,
     Start,
@@ -120,7 +127,6 @@ class Simulation:
         self._place = self.recorder.place
         self._place_code = self.recorder.place_code
         self._status = self.recorder.status
-        self._hooks()
         self.graph = None if self.tasks.predecessors is None else Graph(self.tasks.predecessors)
         self.patience = None if self.tasks.expires is None else Patience(self.clock, self._expire)
         self.devices = Devices(self)
@@ -129,7 +135,16 @@ class Simulation:
         self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
         unconditional = not (run.admission or self.graph or self.patience or self.tasks.items)
         deliver = self._make_ready if unconditional else self._admit
-        self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy)
+        self.pipeline = Pipeline(self) if fast and undisturbed(run, self.links) else None
+        """The short way of batches, where nothing can disturb them."""
+        single = not unconditional or run.closed or any(batching.per_request for batching in run.batching)
+        self.queues: list[Any] = make_queues(self, sliced=self.pipeline is not None and not single)
+        self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
+        """Requests without an object of their own that have not ended, those to come included."""
+        self._queue_of = {queue.service.shape: queue for queue in self.queues}
+        self._hooks()
+        absent = self.requests_left > 0
+        self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy, absent)
         self.checker = Checker(self) if check else None
         self.bind(run.scheduler)
 
@@ -143,13 +158,22 @@ class Simulation:
             begun = perf_counter()
             self.call(scheduler.prepare, problem_of(self.input, self.view.random))
             self._planning = perf_counter() - begun
+        if self.queues:
+            batching = self.input.batching
+            counters = [Counter(queue, policy) for queue, policy in zip(self.queues, batching, strict=True)]
+            served = sum(queue.total for queue in self.queues)
+            self.call(scheduler.serve, counters, served == len(self.tasks))
+            for queue, policy in zip(self.queues, batching, strict=True):
+                self.call(policy.begin, queue, self.view)
         self.call(scheduler.begin, self.view)
 
     def _hooks(self) -> None:
         """Hooks that a policy does not override are not called."""
         kind = type(self.scheduler)
         self._on_finished = None if kind.finished is Scheduler.finished else self.scheduler.finished
-        self._on_ready = None if kind.ready is Scheduler.ready else self.scheduler.ready
+        self._on_ready: Any = None if kind.ready is Scheduler.ready else self.scheduler.ready
+        if self.queues:
+            self._on_ready = self._join_queue
 
     def _quick_modes(self) -> frozenset[Any]:
         """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
@@ -248,7 +272,7 @@ class Simulation:
 
     def _finish_run(self) -> None:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
-        if self.clock.pending or not self.waiting or self.running:
+        if self.clock.pending or self.running or not (self.waiting or any(len(queue) for queue in self.queues)):
             return
         if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
             raise deadlock(self)
@@ -256,6 +280,10 @@ class Simulation:
     def _close(self, now: float) -> None:
         """At the end of the run: write down what is still in flight."""
         for launch in list(self.running.values()):
+            if isinstance(launch, BatchLaunch):
+                assert self.pipeline is not None
+                self.pipeline.write(launch, LAUNCH_RUNNING, now)
+                continue
             if launch.stages is not None:
                 if launch.stage == COMPUTE:
                     self.clock._now = now
@@ -270,6 +298,9 @@ class Simulation:
     def record(self, end: float) -> Record:
         """Close the books at a time."""
         self._closed = True
+        for queue in self.queues:
+            if isinstance(queue, Sliced):
+                self._status_of(queue, end)
         self._close(end)
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
         record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
@@ -327,6 +358,23 @@ class Simulation:
                 raise raised(self, error, "ready") from error
         if self._wake_on != "release":
             self.clock.round_due = True
+
+    def _join_queue(self, task: Task) -> None:
+        """A task that waits goes to its service's queue, or to the scheduler."""
+        queue = self._queue_of.get(task.shape)
+        if queue is None:
+            self.scheduler.ready(task)
+            return
+        queue.push(task)
+        if queue.wanted and (len(queue) >= queue.wanted or queue.over):
+            self.clock.round_due = True
+
+    def _status_of(self, queue: Sliced, end: float) -> None:
+        """At the end of the run: the requests of a slice that have come are unfinished so far."""
+        before = int(np.searchsorted(queue.times, end, side="left"))
+        at_end = int(np.searchsorted(queue.times, end, side="right")) if self.clock._now < end else before
+        arrived = max(queue.head_at, at_end if end > self.clock._now else queue.arrived)
+        np.frombuffer(self._status, dtype=self._status.typecode)[queue.service.rows[:arrived]] = UNFINISHED
 
     def _defer(self, task: Task, until: float) -> None:
         """Not yet: ask again.  A deferred task does not count as progress, or waiting for it could never end."""
@@ -407,11 +455,23 @@ class Simulation:
 
     def _start_fully(self, decision: Start) -> None:
         tasks, placement = decision.tasks, decision.placement
-        batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
         mode = placement.mode
+        terms = None
+        if isinstance(tasks, Requests):
+            requests = tasks
+            position = self._may_start(requests, placement)
+            if self.pipeline is not None:
+                if self.capacity.quick_take(placement) < 0:
+                    raise self.illegal(f"started {requests} on {placement}, but {self.capacity.refusal(placement)}")
+                self.pipeline.begin(requests, placement, position)
+                return
+            padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
+            terms = Terms(requests, padding, requests.queue.factors())
+            tasks = requests.tasks or ()
+        batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
         if not batch or len({task.index for task in batch}) != len(batch):
             raise self.illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
-        if len(batch) > max(1, mode.batch_limit):
+        if terms is None and len(batch) > max(1, mode.batch_limit):
             raise self.illegal(f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
         for task in batch:
             if task.state != WAITING:
@@ -423,15 +483,41 @@ class Simulation:
         refusal = self.capacity.refusal(placement)
         if refusal is not None:
             raise self.illegal(f"started {batch[0]} on {placement}, but {refusal}")
-        self._launch(batch, placement)
+        self._launch(batch, placement, terms)
 
-    def _launch(self, batch: tuple[Task, ...], placement: Placement) -> None:
+    def _may_start(self, requests: Requests, placement: Placement) -> int:
+        """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
+        queue, mode = requests.queue, placement.mode
+        position = queue.service.shape.position.get(mode)
+        if self.queues[queue.number] is not queue or position is None:
+            raise self.illegal(f"started {requests} in mode {mode}, which is none of theirs")
+        waiting = len(queue)
+        if not 1 <= requests.count <= waiting:
+            raise self.illegal(f"started {requests}, of which {waiting} wait")
+        if not requests.count <= requests.size <= mode.batch_limit:
+            limit = mode.batch_limit
+            raise self.illegal(f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
+        return position
+
+    def taken(self, launch: Any, tasks: tuple[Task, ...]) -> None:
+        """These requests have left their queue for a launch."""
+        queue = launch.requests.queue
+        for task in tasks:
+            if task.state != WAITING:
+                raise self.illegal(f"started {task}, but it {state_of(task)}")
+            queue.remove(task)
+            self.waiting.pop(task.index, None)
+            task.state = RUNNING
+            task._launch = launch
+
+    def _launch(self, batch: tuple[Task, ...], placement: Placement, terms: Terms | None = None) -> None:
         """Occupy a validated placement and start the first stage."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
         self.last_launch = number = self.last_launch + 1
         launch = Launch(self._finish_quick_method, number, task, placement, now)
         launch.tasks = batch
+        launch.terms = terms
         launch.position = task.shape.position[mode]
         launch.cores = self.capacity.take(placement, launch)
         self.running[number] = launch
@@ -439,7 +525,10 @@ class Simulation:
             self.waiting.pop(member.index, None)
             member.state = RUNNING
             member._launch = launch
-        if mode in self._quick and task._history is None and len(batch) == 1:
+        if terms is not None:
+            for member in batch:
+                terms.requests.queue.remove(member)
+        elif mode in self._quick and task._history is None and len(batch) == 1:
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
                     break
@@ -462,6 +551,7 @@ class Simulation:
         self.launcher.begin(launch)
 
     def _stop(self, decision: Stop) -> None:
+        self._not_short(decision)
         launch = self._running_launch(decision.task, "stopped")
         self.stop_launch(launch, decision.keep)
 
@@ -477,6 +567,7 @@ class Simulation:
         self.changed("release")
 
     def _move(self, decision: Move) -> None:
+        self._not_short(decision)
         task, placement = decision.task, decision.placement
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
@@ -522,12 +613,39 @@ class Simulation:
             raise self.illegal(f"{verb} {task}, but it {state_of(task)}")
         return task._launch
 
+    def _not_short(self, decision: Decision) -> None:
+        """Batches that go the short way can be disturbed by nothing."""
+        if self.pipeline is not None:
+            raise self.illegal(f"yields {decision!r}, but its batching policies say `undisturbed`; let one say False")
+
     def _reject(self, decision: Reject) -> None:
         task = decision.task
+        if isinstance(task, Requests):
+            self._discard(task, str(decision.reason))
+            return
         if task is None or task.state not in (WAITING, BLOCKED):
             state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
             raise self.illegal(f"yielded a Reject that {state}")
         self.end_task(task, REJECTED, str(decision.reason))
+
+    def _discard(self, requests: Requests, reason: str) -> None:
+        """Waiting requests end without having run."""
+        queue = requests.queue
+        waiting = len(queue)
+        if self.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
+            raise self.illegal(f"discards {requests}, of which {waiting} wait")
+        if requests.tasks is not None:
+            for task in requests.tasks:
+                if task.state != WAITING:
+                    raise self.illegal(f"discards {task}, but it {state_of(task)}")
+                self.end_task(task, REJECTED, reason)
+            return
+        first, now = queue.take(requests.count), self.clock._now
+        self.recorder.discard(queue.number, first, requests.count, REJECTED, now, reason)
+        self.requests_left -= requests.count
+        self.ended += requests.count
+        self._settled = self.decisions
+        self._look_whether_drained()
 
     def _hold(self, decision: Hold) -> None:
         task, cause = decision.task, decision.cause
@@ -539,6 +657,7 @@ class Simulation:
             self.recorder.holds.append((self.clock._now, task.index, cause))
 
     def _set(self, decision: Set) -> None:
+        self._not_short(decision)
         self.devices.set(decision.device, decision.frequency)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
@@ -565,14 +684,29 @@ class Simulation:
     def _wait(self, decision: Wait) -> None:
         self._wake_on = decision.on
         until = decision.until
+        if self.queues:
+            self._await_requests(decision.arrivals)
         if until == math.inf:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
             return
         if not until > self.clock._now:
             raise self.illegal(f"waits until t = {until:g} s, which is not later than now")
-        if self.running or self.sources.to_come or self.waiting or self.deferred:
+        if self.running or self.sources.to_come or self.waiting or self.deferred or self.requests_left:
             self.clock.again(until, TIMER, self._wake)
+
+    def _await_requests(self, arrivals: Any) -> None:
+        """Wake the policy when so many requests wait in each of these queues, or the last has come."""
+        for queue in self.queues:
+            queue.wanted = 0
+        for queue, count in arrivals:
+            queue.wanted = count
+        for queue in self.queues:
+            if isinstance(queue, Sliced):
+                if queue.wanted:
+                    queue.wake_at(queue.wanted)
+                else:
+                    self.clock.cancel(queue.timer)
 
     _handlers: dict[type, Any] = {
         Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
@@ -604,6 +738,48 @@ class Simulation:
             self.received.plain(task)
         self._completed(task)
 
+    def batch_over(self, launch: BatchLaunch) -> None:
+        """A batch that went the short way has ended."""
+        assert self.pipeline is not None
+        del self.running[launch.number]
+        requests = launch.requests
+        queue = requests.queue
+        self.call(self.input.batching[queue.number].ended, self.pipeline.report(launch), queue)
+        if launch.task is None:
+            self.ended += requests.count
+            self.requests_left -= requests.count
+            self._settled = self.decisions
+            self.clock.round_due = self.clock.round_due or self._wake_on != "ready"
+            if not self.running and not self.waiting:
+                self._look_whether_drained()
+            return
+        status = self._status
+        for task in launch.tasks:
+            status[task.index] = COMPLETED  # the other columns are written at the end of the run
+            self._completed(task)
+        launch.tasks, launch.task = (), None
+
+    def _report_batch(self, launch: Launch) -> None:
+        """Tell the batching policy of a batch that went the full way."""
+        stages, terms, now = launch.stages, launch.terms, self.clock._now
+        assert stages is not None and terms is not None
+        requests = terms.requests
+        up, down = stages.upload_start == stages.upload_start, stages.download_start == stages.download_start
+        report = BatchReport(
+            requests.count,
+            requests.size,
+            launch.placement,
+            launch.decided,
+            stages.upload_start if up else stages.compute_start,
+            stages.upload_end if up else stages.compute_start,
+            stages.compute_start,
+            stages.compute_end,
+            stages.download_start if down else now,
+            now,
+            min(task.arrival for task in launch.tasks),
+        )
+        self.call(self.input.batching[requests.queue.number].ended, report, requests.queue)
+
     def _launch_completed(self, launch: Launch) -> None:
         """A staged launch has ended well (told by the launcher)."""
         now = self.clock._now
@@ -614,6 +790,8 @@ class Simulation:
             self._finishes[task.index] = now
             self._status[task.index] = COMPLETED
         del self.running[launch.number]
+        if launch.terms is not None:
+            self._report_batch(launch)
         for task in tasks:
             self._completed(task)
 
@@ -635,7 +813,7 @@ class Simulation:
 
     def _look_whether_drained(self) -> None:
         """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run."""
-        if not (self.running or self.waiting or self.sources.to_come or self.deferred):
+        if not (self.running or self.waiting or self.sources.to_come or self.deferred or self.requests_left):
             self.clock.end = math.nextafter(self.clock._now, math.inf)
 
     def _after(self, task: Task) -> None:
@@ -653,13 +831,16 @@ class Simulation:
         doomed = [(task, status, reason)]
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
-            self.waiting.pop(row, None)
+            waited = self.waiting.pop(row, None) is not None
+            if self.queues and task.shape in self._queue_of:
+                self._leave_queue(task, waited)
             task.state = ENDED
             self._status[row] = status
             self._finishes[row] = self.clock._now
             self.recorder.reasons[row] = reason
             self.ended += 1
-            self.call(self.scheduler.gone, task)
+            if not (self.queues and task.shape in self._queue_of):
+                self.call(self.scheduler.gone, task)
             if self.places.items:
                 self.places.ended(task)
             if self.graph is not None:
@@ -671,6 +852,17 @@ class Simulation:
         self._settled = self.decisions
         self.changed("change")
         self._look_whether_drained()
+
+    def _leave_queue(self, task: Task, waited: bool) -> None:
+        """A request ends without having run."""
+        queue = self._queue_of[task.shape]
+        if waited:
+            queue.remove(task)
+        elif task._history is None:
+            assert isinstance(queue, Taskwise)
+            queue.never()
+            if queue.wanted and queue.over:
+                self.clock.round_due = True
 
     # Errors -------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,9 @@ class Sources(Timer):
         deliver: Callable[[Task], None],
         progress: Callable[[float, int, int], None] | None,
         each_block: Callable[[], None],
+        absent: bool = False,
     ):
+        """`absent`: all tasks are requests that have no objects; nothing is to be delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -65,7 +67,7 @@ class Sources(Timer):
         self.each_block = each_block
         self.closed = bool(run.closed)
         # Rows that a client has not sent yet stand last, with arrival inf.
-        self._last = int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
+        self._last = 0 if absent else int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
         self.to_come = self._last
         """Tasks that will certainly still arrive (thinking clients included)."""
         self._stream_of: dict[int, int] = {}

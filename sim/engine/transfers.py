@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.engine.capacity import Capacity, GpuState
 from sim.engine.clock import Clock
-from sim.engine.launch import UPLOAD, Launch
+from sim.engine.launch import UPLOAD, Launch, Terms
 from sim.engine.links import Links
 from sim.engine.places import Places, Way, host
 from sim.model.cluster import Device
@@ -84,12 +84,14 @@ class Transfers:
         stages = launch.stages
         assert stages is not None
         launch.stage = UPLOAD
-        mode, devices = launch.placement.mode, launch.placement.devices
-        needing = [(device, parts) for device in devices if (parts := self.parts(launch.tasks, mode, device))]
+        mode, devices, terms = launch.placement.mode, launch.placement.devices, launch.terms
+        needing = [(device, parts) for device in devices if (parts := self.parts(launch.tasks, mode, device, terms))]
         if not needing:
             self.uploaded(launch)
             return
         stages.upload_estimate = max(self._alone(parts) for _, parts in needing)
+        if launch.terms is not None:  # an estimate does not know the noise
+            stages.upload_estimate = self.upload_seconds(launch.tasks, launch.placement, launch.terms)
         stages.waiting = len(needing)
         now = self.clock._now
         for device, parts in needing:
@@ -99,7 +101,9 @@ class Transfers:
                 engine = self.capacity.of[device.index].engines.upload
                 engine.request(launch, partial(self._upload_turn, launch, device, parts, now))
 
-    def parts(self, tasks: Sequence[Task], mode: Mode, device: Device) -> list[Transfer]:
+    def parts(
+        self, tasks: Sequence[Task], mode: Mode, device: Device, terms: Terms | None = None, true: bool = True
+    ) -> list[Transfer]:
         """What must still come to a device, by source; private data come with what lies on the device's host.
 
         A task that was stopped needs its input again, and its saved state from where that was saved; one that
@@ -123,6 +127,8 @@ class Transfers:
                 self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
+            if terms is not None:
+                seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
         for item in places.missing(reads(tasks), device) if fresh else ():
             source = places.source(item, device)
             if source is not None:  # else nobody has written it yet: nothing to bring
@@ -163,9 +169,10 @@ class Transfers:
                 total += Links.alone(way, size) if size else 0.0
         return total
 
-    def upload_seconds(self, tasks: Sequence[Task], placement: Placement) -> float:
+    def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
         """The upload stage as it would be on idle links and engines."""
-        return max(self._alone(self.parts(tasks, placement.mode, device)) for device in placement.devices)
+        mode = placement.mode
+        return max(self._alone(self.parts(tasks, mode, device, terms, False)) for device in placement.devices)
 
     def _upload_turn(self, launch: Launch, device: Device, parts: list[Transfer], asked: float) -> None:
         """The upload engine is ours.  What is missing is looked up again: it may have come meanwhile."""
@@ -173,7 +180,7 @@ class Transfers:
         assert stages is not None
         now = self.clock._now
         if now != asked:
-            parts = self.parts(launch.tasks, launch.placement.mode, device)
+            parts = self.parts(launch.tasks, launch.placement.mode, device, launch.terms)
         if parts:
             if stages.start != stages.start:
                 stages.start = now
@@ -217,7 +224,7 @@ class Transfers:
         stages = launch.stages
         assert stages is not None
         devices = launch.placement.devices
-        size, seconds = self.final_bytes(launch.tasks, launch.placement.mode)
+        size, seconds = self.final_bytes(launch.tasks, launch.placement.mode, launch.terms)
         if devices[0].type.kind == "cpu" or not (size or seconds):
             self.downloaded(launch)
             return
@@ -226,19 +233,23 @@ class Transfers:
             engine = self.capacity.of[device.index].engines.download
             engine.request(launch, partial(self._download_turn, launch, device, size / len(devices), seconds))
 
-    def final_bytes(self, tasks: Sequence[Task], mode: Mode) -> tuple[float, float]:
+    def final_bytes(
+        self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True
+    ) -> tuple[float, float]:
         """What goes to the host at the end: private output and final items (bytes), and the stage's seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
             size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
-        return size, mode.download.of(len(tasks))
+        if terms is None:
+            return size, mode.download.of(len(tasks))
+        return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
-    def download_seconds(self, tasks: Sequence[Task], placement: Placement) -> float:
+    def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
         """The download stage as it would be on idle links and engines."""
         if placement.mode.on_cpu:
             return 0.0
-        size, seconds = self.final_bytes(tasks, placement.mode)
+        size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
         devices = placement.devices
         if size:
             seconds += max(Links.alone(self.links.down(device), size / len(devices)) for device in devices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim.engine.capacity import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
@@ -70,6 +70,7 @@ class EngineView:
         self.first = simulation.capacity.first
         self._with_items = bool(simulation.tasks.items)
         self._specs: dict[DeviceType, int] = {}
+        self._only: dict[Mode, tuple[Any, ...]] = {}
 
     @property
     def now(self) -> float:
@@ -120,6 +121,38 @@ class EngineView:
             tasks = (tasks,)
         refusal = self._simulation.launcher.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
+
+    def emptiest(self, mode: Mode) -> Placement | None:
+        """Of the devices on which a one-device mode fits now the one with the least in flight."""
+        only = self._only.get(mode)
+        if only is None:
+            only = self._only[mode] = self._only_place(mode)
+        if only:
+            placement, gpu, node = only
+            room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            return placement if room else None
+        if mode.on_cpu or mode.gpus != 1:
+            return self.first(mode)
+        best, most = None, 0
+        for number in self._capacity.nodes_in(self._capacity.mask(mode)):
+            gpu = self._capacity.best_gpu(mode, self._capacity.nodes[number])
+            if gpu is not None and gpu.free > most:
+                best, most = gpu, gpu.free
+                if most == mode.type.streams * WHOLE:
+                    break
+        if best is None:
+            return None
+        placement = best.placements.get(mode)
+        if placement is None:
+            placement = best.placements[mode] = Placement(mode, (best.device,))
+        return placement
+
+    def _only_place(self, mode: Mode) -> tuple[Any, ...]:
+        """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""
+        if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
+            return ()
+        device = next(device for device in self.cluster.devices if device.type is mode.type)
+        return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def nodes_fitting(self, mode: Mode) -> list[int]:
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
@@ -246,14 +279,7 @@ class EngineView:
 
     def _remaining(self, launch: Launch) -> float:
         """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
-        mode = launch.placement.mode
-        tasks = launch.tasks
-        if len(tasks) == 1:
-            task = launch.task
-            planned = (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
-        else:
-            works = [t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in tasks]
-            planned = mode.fixed * max(1.0 - t.done for t in tasks) + math.fsum(works)
+        planned = self._planned(launch)
         if launch.stages is None:
             return max(0.0, planned - (self.now - launch.decided))
         if launch.stage < COMPUTE:
@@ -262,6 +288,17 @@ class EngineView:
             return 0.0
         done = launch.total - launch.left + launch.rate * (self.now - launch.updated)
         return max(0.0, planned - done)
+
+    @staticmethod
+    def _planned(launch: Launch) -> float:
+        """Estimated compute seconds of a launch as it looked when it started."""
+        mode, tasks = launch.placement.mode, launch.tasks
+        if len(tasks) == 1 and launch.terms is None:
+            task = launch.task
+            return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
+        works = [t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in tasks]
+        padding = 0.0 if launch.terms is None else launch.terms.padding
+        return mode.fixed * max(1.0 - t.done for t in tasks) + (math.fsum(works) + padding)
 
     def expected_finish(self, task: Task) -> float:
         launch = task._launch
@@ -287,14 +324,16 @@ class EngineView:
         stages = launch.stages
         assert stages is not None
         transfers = self._simulation.launcher.transfers
-        down = transfers.download_seconds(launch.tasks, launch.placement)
+        down = transfers.download_seconds(launch.tasks, launch.placement, launch.terms)
         if launch.stage == DOWNLOAD:
             began = stages.download_start
             end = max(now, began + down) if began == began else free.download + down
             return EngineTimes(free.upload, free.compute, end, end)
         if launch.stage == COMPUTE:
-            uploaded, rate = now, launch.rate or 1.0
-            computed = now + self._remaining(launch) / rate
+            # Reckoned from when the rate was last set, so that the answer is the same float at any time.
+            uploaded = now
+            left = self._planned(launch) - (launch.total - launch.left)
+            computed = max(now, launch.updated + left / (launch.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, free.upload)
             alone = launch.placement.mode.share == WHOLE
@@ -314,12 +353,14 @@ class EngineView:
             return upload_free + stages.upload_estimate
         states = [self._capacity.of[device.index] for device in launch.placement.devices]
         ready = max(available_at(state, self.now, state.left) for state in states)
-        seconds = self._simulation.launcher.transfers.upload_seconds(launch.tasks, launch.placement)
+        seconds = self._simulation.launcher.transfers.upload_seconds(launch.tasks, launch.placement, launch.terms)
         return max(upload_free, ready) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
         """When an engine of a device will have served everything in flight; "stream": when one more whole launch
         may start there (for cores: when one is free)."""
+        if self._simulation.pipeline is not None:
+            return self._simulation.pipeline.free_at(device, engine)
         if engine == "stream":
             state = self._capacity.of[device.index]
             if state.left >= (WHOLE if isinstance(state, GpuState) else 1000):

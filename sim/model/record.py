@@ -15,6 +15,7 @@ import numpy as np
 
 from sim.model.cluster import Cluster
 from sim.model.randomness import RandomTree
+from sim.model.service import Service
 from sim.model.tasks import Tasks
 
 NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED = -1, 0, 1, 2, 3, 4
@@ -58,6 +59,11 @@ class RunInput:
     horizon: float = math.inf
     warmup: float = 0.0
     policy: str = "policy"
+    services: list[Service] = field(default_factory=list)
+    batching: list[Any] = field(default_factory=list)
+    """The batching policy of each service."""
+    disturbed: bool = False
+    """Will something besides the policy change devices in mid-run (faults, slowdowns)?"""
 
 
 @dataclass

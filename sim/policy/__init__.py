@@ -1,5 +1,16 @@
 """What a policy author imports: the contract, list scheduling, queues."""
 
+from sim.policy.batching import (
+    Batching,
+    BatchReport,
+    BatchTimes,
+    Counter,
+    Discard,
+    Dispatcher,
+    Linger,
+    RequestQueue,
+    Take,
+)
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
@@ -16,6 +27,7 @@ from sim.policy.contract import (
     PlacementRule,
     PlanProblem,
     Reject,
+    Requests,
     Scheduler,
     Set,
     Shadow,
@@ -29,7 +41,9 @@ from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import TaskQueue
 
 __all__ = [
-    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Accept", "Admission", "Decision", "Defer", "Discipline",
-    "Drop", "Fetch", "Hold", "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler",
-    "Reject", "Scheduler", "Set", "Shadow", "Start", "Stop", "TaskQueue", "View", "Wait", "arrival_order",
+    "Accept", "Admission", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer", "Discard",
+    "Discipline", "Dispatcher", "Drop", "Fetch", "Hold", "Linger", "ListScheduler", "Move", "OrderKey",
+    "PlacementRule", "PlanProblem", "PlannedScheduler", "Reject", "RequestQueue", "Requests", "Scheduler", "Set",
+    "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE",
+    "Wait", "arrival_order",
 ]  # fmt: skip

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from sim.errors import UsageError
+from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement, Plan
 from sim.model.tasks import Item, Mode, Task, Tasks
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from sim.policy.batching import Counter
 
 # Decisions ------------------------------------------------------------------------------------------------
 
@@ -32,12 +34,31 @@ class _Shown:
         return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
 
 
+class Requests:
+    """Waiting requests of a service: the oldest `count` of its queue, or those named.
+
+    Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
+    batches are padded.  `tasks` is None as long as nobody needs the requests as objects.
+    """
+
+    __slots__ = ("queue", "count", "size", "tasks")
+
+    def __init__(self, queue: Any, count: int, size: int, tasks: tuple[Task, ...] | None = None):
+        self.queue = queue
+        self.count = count
+        self.size = size
+        self.tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"{self.count} requests of {self.queue.service.name}"
+
+
 class Start(_Shown):
     """Launch one task, or several as one batch, on a placement."""
 
     __slots__ = ("tasks", "placement")
 
-    def __init__(self, tasks: Task | Sequence[Task], placement: Placement):
+    def __init__(self, tasks: Task | Sequence[Task] | Requests, placement: Placement):
         self.tasks = tasks
         self.placement = placement
 
@@ -64,11 +85,11 @@ class Move(_Shown):
 
 
 class Reject(_Shown):
-    """End a waiting task for good, with a reason.  Also an admission's answer."""
+    """End a waiting task, or waiting requests, for good, with a reason.  Also an admission's answer."""
 
     __slots__ = ("task", "reason")
 
-    def __init__(self, task: Task | None = None, reason: str = "rejected"):
+    def __init__(self, task: Task | Requests | None = None, reason: str = "rejected"):
         self.task = task
         self.reason = reason
 
@@ -122,16 +143,23 @@ class Wait(_Shown):
 
     on="change": at any change; on="release": only when capacity comes free (arrivals alone cannot help);
     on="ready": only when a task becomes ready (nothing waits, so a release cannot help).
+    `arrivals`: also as soon as so many requests wait in a service's queue, or the last of its stream has come.
     A schedule that ends without a Wait means Wait(on="change").
     """
 
-    __slots__ = ("until", "on")
+    __slots__ = ("until", "on", "arrivals")
 
-    def __init__(self, until: float = math.inf, on: Literal["change", "release", "ready"] = "change"):
+    def __init__(
+        self,
+        until: float = math.inf,
+        on: Literal["change", "release", "ready"] = "change",
+        arrivals: Sequence[tuple[Any, int]] = (),
+    ):
         if on not in ("change", "release", "ready"):
             raise ValueError(f'Wait(on={on!r}): "change", "release" or "ready" is meant')
         self.until = until
         self.on = on
+        self.arrivals = arrivals
 
 
 WAIT_FOR_CHANGE = Wait(on="change")
@@ -200,6 +228,17 @@ class Scheduler:
 
     def device(self, device: Device, up: bool) -> None:
         """A device failed, was put to sleep, or came back."""
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        """Once, before `begin`, where the run has services: their queues, each with its batching policy.
+        `alone`: are there no tasks besides?"""
+        raise ScenarioError(
+            Problem(
+                f"{type(self).__name__} does not serve requests in batches; fcfs, edf, priority and the other "
+                "list schedulers do",
+                key="policy.scheduler",
+            )
+        )
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
@@ -277,6 +316,10 @@ class View(Protocol):
 
     def first(self, mode: Mode) -> Placement | None:
         """The first devices on which a mode fits now."""
+        ...
+
+    def emptiest(self, mode: Mode) -> Placement | None:
+        """Of the devices on which a one-device mode fits now the one with the least in flight."""
         ...
 
     def nodes_fitting(self, mode: Mode) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Literal
 
 from sim.model.plan import Placement
 from sim.model.tasks import Shape, Task
+from sim.policy.batching import Counter, Dispatcher
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
@@ -18,6 +19,7 @@ from sim.policy.contract import (
     Scheduler,
     Start,
     View,
+    Wait,
 )
 from sim.policy.queues import TaskQueue
 
@@ -60,9 +62,16 @@ class ListScheduler(Scheduler):
         self.discipline = discipline
         self.queue = TaskQueue()
         self.by_shape: dict[Shape, TaskQueue] = {}
+        self.dispatcher: Dispatcher | None = None
+        """Where there are services: gives them devices."""
+        self._alone = False
         self._blocked: dict[Shape, None] = {}
         """Shapes that fit nowhere since the last release."""
         self._releases = -1
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        self.dispatcher = Dispatcher(self.order, counters)
+        self._alone = alone
 
     def ready(self, task: Task) -> None:
         if self.discipline == "block":
@@ -74,6 +83,19 @@ class ListScheduler(Scheduler):
             queue.push(self.order(task), task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
+        if self.dispatcher is None:
+            yield from self._schedule_tasks(view)
+            return
+        # Requests before tasks: they wait for milliseconds where tasks run for minutes.
+        wait = yield from self.dispatcher.schedule(view)
+        if not self._alone:
+            for decision in self._schedule_tasks(view):
+                if not isinstance(decision, Wait):
+                    yield decision
+            wait.on = "change"
+        yield wait
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         if self.discipline == "skip":
             yield from self._skipping(view)
             return

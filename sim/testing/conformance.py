@@ -25,7 +25,7 @@ from sim.errors import InvariantError, RunError
 from sim.model.cluster import Device
 from sim.model.record import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
-from sim.policy.contract import Decision, PlanProblem, Scheduler, Start, Stop, View
+from sim.policy.contract import Decision, PlanProblem, Requests, Scheduler, Start, Stop, View
 from sim.testing.audit import audit
 from sim.testing.systems import System, small_systems
 
@@ -290,7 +290,7 @@ class Watched(Scheduler):
 
     def _note(self, decision: Decision) -> None:
         """The engine is about to carry it out, and raises if it is illegal."""
-        if isinstance(decision, Start):
+        if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
         elif isinstance(decision, Stop) and decision.task.state == RUNNING:

@@ -1,0 +1,267 @@
+"""Batching: how many of a service's waiting requests are launched now; and who asks for which device.
+
+A batching policy is asked for one service and one device with room for a launch, whenever its last answer may no
+longer hold: a launch ended anywhere, its own `until` has come, or as many requests wait as it asked to be told of.
+It never sees the future: arrivals, deadlines and estimates only of requests that are here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from sim.model.plan import Placement
+from sim.model.service import Service
+from sim.model.tasks import Task
+from sim.policy.contract import Decision, Reject, Requests, Start, View, Wait
+
+
+class BatchTimes(NamedTuple):
+    """Seconds of the stages of a batch, each alone on idle links and engines."""
+
+    upload: float
+    compute: float
+    download: float
+
+    @property
+    def total(self) -> float:
+        return self.upload + self.compute + self.download
+
+
+class BatchReport(NamedTuple):
+    """A batch that has ended: how many requests, as how many it was launched (padding), and when its stages were.
+
+    Stages that it did not have are of no length.  `oldest` is the arrival of its first request.
+    """
+
+    count: int
+    size: int
+    placement: Placement
+    decided: float
+    upload_start: float
+    upload_end: float
+    compute_start: float
+    compute_end: float
+    download_start: float
+    end: float
+    oldest: float
+
+    @property
+    def times(self) -> BatchTimes:
+        return BatchTimes(
+            self.upload_end - self.upload_start,
+            self.compute_end - self.compute_start,
+            self.end - self.download_start,
+        )
+
+
+class RequestQueue(Protocol):
+    """The waiting requests of a service, in order of arrival; position 0 is the oldest."""
+
+    service: Service
+
+    def __len__(self) -> int:
+        """How many wait now."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Has the last request of the stream arrived?"""
+        ...
+
+    @property
+    def arrived(self) -> int:
+        """Requests that have joined the queue so far."""
+        ...
+
+    def arrival(self, position: int) -> float:
+        """When the request at a position arrived."""
+        ...
+
+    def deadline(self, position: int) -> float:
+        """Its absolute deadline; inf where there is none."""
+        ...
+
+    def recent(self, seconds: float) -> int:
+        """How many joined the queue within the last so many seconds."""
+        ...
+
+    def stages(self, size: int, placement: Placement) -> BatchTimes:
+        """What a batch of so many would take there, as far as estimates tell."""
+        ...
+
+    def first(self, count: int, size: int | None = None) -> Requests:
+        """The oldest `count`, to be launched as if they were `size` (padding)."""
+        ...
+
+    def tasks(self) -> Sequence[Task]:
+        """The requests themselves: only for policies that say `per_request`."""
+        ...
+
+    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
+        """Some of `tasks()`."""
+        ...
+
+    @property
+    def head(self) -> Task:
+        """The oldest request, for orders among services."""
+        ...
+
+
+class Take:
+    """Launch the oldest `count` requests, or these, as one batch; `size`: as if they were so many (padding)."""
+
+    __slots__ = ("which", "size")
+
+    def __init__(self, which: int | Sequence[Task], size: int | None = None):
+        self.which = which
+        self.size = size
+
+
+class Discard:
+    """The oldest `count` requests, or these, will not be served; ask again at once."""
+
+    __slots__ = ("which", "reason")
+
+    def __init__(self, which: int | Sequence[Task], reason: str = "too late"):
+        self.which = which
+        self.reason = reason
+
+
+class Linger:
+    """Not now: ask again at `until`, when `count` requests wait, or (always) when a launch has ended."""
+
+    __slots__ = ("until", "count")
+
+    def __init__(self, until: float = math.inf, count: int | None = None):
+        self.until = until
+        self.count = count
+
+
+class Batching:
+    """Base of batching policies.  There is one object for each service."""
+
+    policy_kind: ClassVar[str] = "batching"
+
+    per_request: ClassVar[bool] = False
+    """Does it look at single requests (`queue.tasks()`)?  Then each is an object of its own, which costs time."""
+
+    undisturbed: bool = True
+    """Does it only start batches?  One that moves models or sets frequencies, and does so through a scheduler of its
+    own, says False: then no short way is taken."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        """Once, before the first request."""
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+        """At least one request waits and a launch could start on the placement: what goes now?"""
+        raise NotImplementedError
+
+    def ended(self, report: BatchReport, queue: RequestQueue) -> None:
+        """A batch of this service has ended."""
+
+    def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
+        """Where several services want a device the least number goes first; None: the scheduler's order decides."""
+        return None
+
+
+class Counter:
+    """A service as the dispatcher sees it: its queue, its policy, and what the policy answered last."""
+
+    __slots__ = ("queue", "batching", "until", "count", "releases", "ended", "asked")
+
+    def __init__(self, queue: RequestQueue, batching: Batching):
+        self.queue = queue
+        self.batching = batching
+        self.until = math.inf
+        self.count: int | None = 1
+        self.releases = -1
+        self.ended = False
+        self.asked = False
+
+    def due(self, now: float, releases: int) -> bool:
+        """May the last answer no longer hold?"""
+        queue = self.queue
+        waiting = len(queue)
+        if not waiting:
+            self.until, self.count, self.asked = math.inf, 1, False
+            return False
+        if not self.asked or self.releases != releases or now >= self.until:
+            return True
+        if self.count is not None and waiting >= self.count:
+            return True
+        return not self.ended and queue.over
+
+
+class Dispatcher:
+    """Gives devices to services, for schedulers that order them by their oldest request.
+
+    A service that may start is offered the device of its fastest mode with the fewest launches in flight.
+    Cost: O(services) a round, and O(devices) a batch where there are several.
+    """
+
+    def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter]):
+        self.order = order
+        self.counters = list(counters)
+
+    def schedule(self, view: View) -> Generator[Decision, None, Wait]:
+        """Decisions of this round; the Wait at the end is for the scheduler to yield."""
+        releases = view.releases
+        due = [counter for counter in self.counters if counter.due(view.now, releases)]
+        while due:
+            counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
+            if not (yield from self._step(counter, view)):
+                due.remove(counter)
+        until = min(counter.until for counter in self.counters)
+        wanted = [(counter.queue, counter.count) for counter in self.counters if counter.count is not None]
+        return Wait(until, "release", wanted)
+
+    def _most_urgent(self, due: list[Counter], view: View) -> Counter:
+        def urgency(counter: Counter) -> Any:
+            placement = self.place(counter, view)
+            if placement is not None:
+                value = counter.batching.urgency(counter.queue, placement, view)
+                if value is not None:
+                    return (0, value)
+            return (1, self.order(counter.queue.head))
+
+        return min(due, key=urgency)
+
+    def _step(self, counter: Counter, view: View) -> Iterator[Any]:
+        """Ask the service's policy once; True if it may go on at once."""
+        queue = counter.queue
+        counter.asked, counter.releases, counter.ended = True, view.releases, queue.over
+        counter.until, counter.count = math.inf, None
+        if not len(queue):
+            counter.count, counter.asked = 1, False
+            return False
+        placement = self.place(counter, view)
+        if placement is None:
+            return False
+        answer = counter.batching.next_batch(queue, placement, view)
+        kind = answer.__class__
+        if kind is Take:
+            yield Start(_which(queue, answer.which, answer.size), placement)
+            return True
+        if kind is Discard:
+            yield Reject(_which(queue, answer.which), answer.reason)
+            return True
+        counter.until, counter.count = answer.until, answer.count
+        return False
+
+    @staticmethod
+    def place(counter: Counter, view: View) -> Placement | None:
+        """The device of the service's fastest mode that has room, with the fewest launches in flight."""
+        modes = counter.queue.service.shape.modes
+        if len(modes) == 1:
+            return view.emptiest(modes[0])
+        for position in counter.queue.head.modes_by_speed():
+            placement = view.emptiest(modes[position])
+            if placement is not None:
+                return placement
+        return None
+
+
+def _which(queue: RequestQueue, which: int | Sequence[Task], size: int | None = None) -> Requests:
+    return queue.first(which, size) if isinstance(which, int) else queue.chosen(which, size)
