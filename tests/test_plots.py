@@ -66,7 +66,7 @@ def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
     assert shown["#56B4E9"] == pytest.approx(tasks.loc[~on_gpu, "compute"].sum())
     assert shown["#009E73"] == pytest.approx(tasks["download"].sum())
     labels = [text.get_text() for text in ax.get_yticklabels()]
-    assert labels == ["n0/cpu", "n0/g0", "n0/g1"]
+    assert labels == ["n0/cpu0", "n0/g0", "n0/g1"]
     assert [text.get_text() for text in ax.get_legend().get_texts()][:4] == ["upload", "compute", "CPU", "download"]
 
 

@@ -499,12 +499,6 @@ def test_estimates_are_given_once(graph):
         graph("gpu_time,gpu_time_estimate\n1,2\n", {"estimates": "{factor: 2}"})
 
 
-def test_services_and_traces_of_nodes_are_refused_plainly():
-    service = {"name": "s", "service": {}, "arrivals": {"process": "poisson", "rate": "1/s"}}
-    with pytest.raises(ScenarioError, match="not available in this version"):
-        run([service], horizon="1 s")
-
-
 # Shares of the multiprocessors, and work in modes ------------------------------------------------------------
 
 VECTOR_ADD = {"flops": "1 GFLOP", "bytes": "1 GB", "launch": {"grid": 160, "block": 64}}

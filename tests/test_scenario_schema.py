@@ -146,8 +146,7 @@ sweep: [1]
         's.yaml:23:16: workload.1.classes.0.wieght: unknown key "wieght"; did you mean "weight"?',
         "s.yaml:23:27: workload.1.classes.0.gpus: 1.5 GPUs: a fraction is below 1 (of one GPU), more GPUs are whole",
         "s.yaml:24:5: workload.2.trace.format: this key is missing",
-        "s.yaml:25:5: workload.3.service: inference services are not available in this version; "
-        "describe the work as tasks with a gpu_time",
+        "s.yaml:25:5: workload.3.service: a service needs compute: {per_item: ..., fixed: ...}, or variants that have it",
         's.yaml:26:5: workload.4: expected a mapping, not "5"',
         's.yaml:27:48: workload.5.gpu_time: "nan s" is not a finite number',
         's.yaml:27:76: workload.5.stopping.save: "1" has no unit; write for instance 1 s',
@@ -196,8 +195,10 @@ sweep: [1]
         ("policy: t_order", "policy: {schedular: t_order}",
          's.yaml:8:10: policy.schedular: unknown key "schedular"; did you mean "scheduler"?'),
         ("policy: t_order", "policy: {scheduler: t_order, batching: x}",
-         "s.yaml:8:30: policy.batching: batching is for inference services, which are not available in this version; "
-         "leave it out"),
+         's.yaml:8:30: policy.batching.name: unknown batching "x" (hetsim list policies --kind batching)'),
+        ("policy: t_order", "policy: {scheduler: t_order, batching: serial_gredy}",
+         's.yaml:8:30: policy.batching.name: unknown batching "serial_gredy"; did you mean "serial_greedy"? '
+         "(hetsim list policies --kind batching)"),
         ("policy: t_order", "policy: {scheduler: t_order, admission: t_gat}",
          's.yaml:8:30: policy.admission.name: unknown admission "t_gat"; did you mean "t_gate"? '
          "(hetsim list policies --kind admission)"),

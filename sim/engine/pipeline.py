@@ -19,7 +19,7 @@ from sim.engine.links import Links
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, RunInput
-from sim.model.tasks import Mode
+from sim.model.tasks import Mode, Task
 from sim.policy.batching import BatchReport, BatchTimes
 from sim.policy.contract import Requests
 
@@ -63,6 +63,27 @@ class BatchLaunch(Timer):
         "number", "task", "tasks", "placement", "cores", "decided", "requests", "first", "position", "stages",
         "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end", "oldest", "planned",
     )  # fmt: skip
+    number: int
+    placement: Placement
+    cores: int
+    position: int
+    decided: float
+    requests: Requests
+    first: int
+    """Of its requests among those of the service, if they are a slice; else -1."""
+    task: Task | None
+    tasks: tuple[Task, ...]
+    """Empty where the requests are a slice."""
+    upload_start: float
+    upload_end: float
+    compute_start: float
+    compute_end: float
+    download_start: float
+    end: float
+    oldest: float
+    planned: float
+    """Estimated seconds of computing."""
+    stages: None
 
     def __hash__(self) -> int:
         return int(self.number)

@@ -365,6 +365,7 @@ class Simulation:
         if queue is None:
             self.scheduler.ready(task)
             return
+        assert isinstance(queue, Taskwise)
         queue.push(task)
         if queue.wanted and (len(queue) >= queue.wanted or queue.over):
             self.clock.round_due = True
@@ -476,9 +477,9 @@ class Simulation:
         for task in batch:
             if task.state != WAITING:
                 raise self.illegal(f"started {task} on {placement}, but it {state_of(task)}")
-            position = task.shape.position.get(mode)
-            if position is None or (task.allowed is not None and position not in task.allowed):
-                may_not = "lacks" if position is None else "may not use"
+            its_own = task.shape.position.get(mode)
+            if its_own is None or (task.allowed is not None and its_own not in task.allowed):
+                may_not = "lacks" if its_own is None else "may not use"
                 raise self.illegal(f"started {task} in mode {mode}, which it {may_not}")
         refusal = self.capacity.refusal(placement)
         if refusal is not None:
@@ -488,7 +489,7 @@ class Simulation:
     def _may_start(self, requests: Requests, placement: Placement) -> int:
         """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
         queue, mode = requests.queue, placement.mode
-        position = queue.service.shape.position.get(mode)
+        position: int | None = queue.service.shape.position.get(mode)
         if self.queues[queue.number] is not queue or position is None:
             raise self.illegal(f"started {requests} in mode {mode}, which is none of theirs")
         waiting = len(queue)
@@ -856,10 +857,10 @@ class Simulation:
     def _leave_queue(self, task: Task, waited: bool) -> None:
         """A request ends without having run."""
         queue = self._queue_of[task.shape]
+        assert isinstance(queue, Taskwise)
         if waited:
             queue.remove(task)
         elif task._history is None:
-            assert isinstance(queue, Taskwise)
             queue.never()
             if queue.wanted and queue.over:
                 self.clock.round_due = True

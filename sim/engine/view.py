@@ -122,17 +122,20 @@ class EngineView:
         refusal = self._simulation.launcher.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
-    def emptiest(self, mode: Mode) -> Placement | None:
-        """Of the devices on which a one-device mode fits now the one with the least in flight."""
+    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
+        """See the contract.  Cost: O(1) where there is one such device, else linear in those on which it fits."""
         only = self._only.get(mode)
         if only is None:
             only = self._only[mode] = self._only_place(mode)
         if only:
             placement, gpu, node = only
             room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
-            return placement if room else None
+            return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
             return self.first(mode)
+        if task is not None and self._with_items:
+            there = {option: option.devices[0] for option in self.options(task, mode)}
+            return min(there, key=lambda p: (self.load(there[p]), self.missing_bytes(task, there[p])), default=None)
         best, most = None, 0
         for number in self._capacity.nodes_in(self._capacity.mask(mode)):
             gpu = self._capacity.best_gpu(mode, self._capacity.nodes[number])

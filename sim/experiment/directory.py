@@ -4,7 +4,7 @@ One run         what `Result.save` writes (tables, summary.json, scenario.yaml, 
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
                 and replication-0/: the first run in full
 comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, and a directory
-                per policy
+                per policy; where a policy has a plan also plans.csv, and the policies' pictures are Gantt charts
 
 Each has a picture, picture.png, unless told otherwise.  The tables of a run that failed lie in its `partial`.
 """
@@ -24,6 +24,8 @@ from sim.errors import UsageError
 from sim.model.units import shown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
@@ -35,6 +37,9 @@ FIRST = "replication-0"
 
 PARTIAL = "partial"
 """Where a run that failed keeps its tables up to then."""
+
+MOST_BARS = 20_000
+"""Launches beyond which a Gantt chart shows nothing that the default picture does not."""
 
 _COMPARISON = "comparison.json"
 
@@ -109,10 +114,14 @@ def save_comparison(
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
             _write(outcome, folder / folder_name(label))
+            if picture:
+                _draw(outcome, folder / folder_name(label) / PICTURE, until)
         table = comparison.table.copy()
         table.columns = ["_".join(names) for names in table.columns]
         table.to_csv(folder / "comparison.csv")
         comparison.pairs.to_csv(folder / "pairs.csv", index=False)
+        if until is not None:
+            _without_clock(comparison.plans).to_csv(folder / "plans.csv")
         if picture:
             _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
         _write_json(folder / _COMPARISON, comparison_json(comparison, runs))
@@ -121,22 +130,44 @@ def save_comparison(
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
         _write_json(folder / MARK, about)
 
+    until = None  # the common end of the time axes
+    if not comparison.plans.empty:
+        until = max(first.end for outcome in runs.values() for first in _whole_runs(outcome)[:1])
     _drop_partial(Path(directory))
     return write_directory(Path(directory), write)
 
 
+def _whole_runs(outcome: Result | Replications) -> list[Result]:
+    from sim.results.result import Result
+
+    return [outcome] if isinstance(outcome, Result) else outcome.results
+
+
+def _without_clock(plans: pd.DataFrame) -> pd.DataFrame:
+    """The plans without planning times: those differ from run to run, and what is written must not."""
+    return plans.drop(columns="planning_s")
+
+
 def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replications]) -> dict[str, Any]:
-    """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}."""
-    from sim.results.result import json_number
+    """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}.
+
+    Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides.
+    """
+    from sim.results.result import json_number, json_values
 
     first = next(iter(runs.values()))
     differences = [
         {key: value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
         for row in comparison.pairs.astype(object).to_dict("records")
     ]
+    plans = {
+        str(label): json_values({str(name): value for name, value in row.items()})
+        for label, row in _without_clock(comparison.plans).iterrows()
+    }
     return {
         "scenario": first.name,
         "seed": first.seed,
+        **({"plans": plans} if plans else {}),
         "policies": {label: outcome.to_json()["summary"] for label, outcome in runs.items()},
         "differences": differences,
         "winners": comparison.winners,
@@ -241,8 +272,13 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _draw(outcome: Result | Replications, path: Path) -> None:
-    _save_figure(lambda plots: plots.default(outcome), path)
+def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
+    """The picture that suits an outcome; with `until` the Gantt chart of its first run, whose time axis ends there."""
+    runs = _whole_runs(outcome)
+    if until is None or not runs or len(runs[0].launches) > MOST_BARS:
+        _save_figure(lambda plots: plots.default(outcome), path)
+    else:
+        _save_figure(lambda plots: plots.gantt(runs[0], until=until).get_figure(root=True), path)
 
 
 def _save_figure(draw: Callable[[Any], Any], path: Path) -> None:

@@ -11,7 +11,7 @@ from sim.errors import ScenarioError, UnknownName, UsageError
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
 
-_BESIDE = ("placement", "admission")
+_BESIDE = ("placement", "admission", "batching")
 
 
 def named_policy(policy: PolicyLike) -> tuple[str, Any]:
@@ -70,21 +70,26 @@ def _from_text(text: str) -> tuple[str, Any]:
         except ScenarioError as error:
             raise UsageError(f'the policy "{text}" {error.problems[0].message}') from None
         return _label(mapping), mapping
-    scheduler, *others = [part.strip() for part in text.split("+")]
-    _known("scheduler", scheduler)
-    value: dict[str, Any] = {"scheduler": {"name": scheduler}}
+    names = [part.strip() for part in text.split("+")]
+    if names[0] in registry.policies("batching"):  # of services the batching is what matters
+        value: dict[str, Any] = {}
+        others = names
+    else:
+        scheduler, *others = names
+        _known("scheduler", scheduler)
+        value = {"scheduler": {"name": scheduler}}
     for name in others:
         kinds = [kind for kind in _BESIDE if name in registry.policies(kind)]
         if not kinds:
             everything = [other for kind in _BESIDE for other in registry.policies(kind)]
-            raise UnknownName("placement or admission policy", name, everything, " (hetsim list policies)")
-        if kinds[0] in value or (kinds[0] == "placement" and "placement" in value["scheduler"]):
+            raise UnknownName("placement, admission or batching policy", name, everything, " (hetsim list policies)")
+        if kinds[0] in value or (kinds[0] == "placement" and "placement" in value.get("scheduler", {})):
             raise UsageError(f'the policy "{text}" names two {kinds[0]} policies; give one')
         if kinds[0] == "placement":
-            value["scheduler"]["placement"] = name
+            value.setdefault("scheduler", {})["placement"] = name
         else:
             value[kinds[0]] = {"name": name}
-    return " + ".join([scheduler, *others]), value
+    return " + ".join(names), value
 
 
 def _known(kind: str, name: str) -> None:
@@ -104,6 +109,13 @@ def _label(value: Any) -> str:
     for part in ("scheduler", *_BESIDE):
         given = parts.get(part)
         if isinstance(given, Mapping):
-            inside = ", ".join(f"{key}: {inner}" for key, inner in given.items() if key != "name")
-            texts.append(f"{given.get('name')}" + (f" ({inside})" if inside else ""))
+            texts.append(_short(given))
     return " + ".join(texts)
+
+
+def _short(given: Any) -> str:
+    """`dmda (driver_cores: 0)`, also of a policy inside another."""
+    if not isinstance(given, Mapping) or "name" not in given:
+        return str(given)
+    inside = ", ".join(f"{key}: {_short(inner)}" for key, inner in given.items() if key != "name")
+    return f"{given['name']}" + (f" ({inside})" if inside else "")

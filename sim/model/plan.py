@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,12 +54,14 @@ class Plan:
     A plan fixes no times: a task starts when it heads all its devices' queues, they are free and its
     predecessors are done.  `bound` is a certified lower bound on the makespan and `makespan` what the planner
     expects, where it says so; `notes` are what a planner tells besides (`ratio_certified`, gap, time).
+    `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node) are set before anything starts.
     """
 
     steps: list[Step]
     makespan: float | None = None
     bound: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    frequencies: dict[str, float] = field(default_factory=dict)
 
     def queues(self) -> dict[str, list[int]]:
         """Step numbers by device, in order."""
@@ -72,6 +75,11 @@ class Plan:
         """Everything that makes the plan impossible, as sentences; empty if it can be replayed."""
         found: list[str] = []
         lanes = lane_names(cluster)
+        for name, frequency in self.frequencies.items():
+            if name not in cluster.by_name:
+                found.append(f'the plan sets the frequency of "{name}", which the cluster lacks')
+            elif not 0 < frequency < math.inf:
+                found.append(f"the plan sets {name} to frequency {frequency!r}")
         seen: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             name = tasks.name(step.task)

@@ -62,6 +62,8 @@ class RunInput:
     services: list[Service] = field(default_factory=list)
     batching: list[Any] = field(default_factory=list)
     """The batching policy of each service."""
+    warnings: list[str] = field(default_factory=list)
+    """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
     disturbed: bool = False
     """Will something besides the policy change devices in mid-run (faults, slowdowns)?"""
 

@@ -120,6 +120,8 @@ class Shape:
 class Item:
     """A named piece of data.  `home`: node whose host memory holds it first; None: every host has it.
 
+    A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is no part of
+    the task's own time alone.
     An item without a home that a task of the run writes comes into being where that task ran; one with a home
     has a first version there.
     """
@@ -127,6 +129,7 @@ class Item:
     name: str
     size: int
     home: int | None = None
+    lasting: bool = False
 
 
 @dataclass

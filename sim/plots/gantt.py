@@ -26,53 +26,70 @@ CPU_COLOUR = SKY
 LOST_COLOUR = VERMILION
 HELD_COLOUR = "#C9C9C9"
 MOST_DEVICES = 40
-LABELLED = 60
-"""With at most this many launches each bar carries the name of its task."""
+LABELLED = 400
+"""With at most this many launches each bar that has room for it carries the name of its task."""
+NAMED_LINES = 100
+"""Of so many lines each core has its name; of more only its node."""
 
 
-def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES) -> Axes:
+def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES, until: float | None = None) -> Axes:
     """Draw every launch of a run on the lines of its devices.
 
-    A device has a line for each launch that it served at a time.  Of clusters with more than `devices`
-    devices the busiest are drawn, and the title says so.
+    A device has a line for each launch that it served at a time, and a node a line for each core where the policy
+    named the cores.  Of clusters with more than `devices` devices the busiest are drawn, and the title says so.
+    `until`: where the time axis ends, for pictures of several runs that are looked at side by side; the title then
+    tells the makespan.
     """
-    bars = _bars(result)
+    bars = device_bars(result)
     chosen, left_out = _choose(result, bars, devices)
     bars = bars[bars["line"].isin(chosen)]
-    base: dict[str, int] = {}
+    labels: list[tuple[float, str]] = []
+    devices_only: list[tuple[float, str]] = []
+    edges = [0]
     row = np.zeros(len(bars), dtype=np.int64)
     total = 0
     names = bars["line"].to_numpy()
     for name in chosen:
         mine = np.flatnonzero(names == name)
-        lanes, used = _lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
+        cores = bars["core"].to_numpy()[mine]
+        if (cores >= 0).all():
+            named, lanes = np.unique(cores, return_inverse=True)
+            used = len(named)
+            labels += [(total + lane, f"{name}{core}") for lane, core in enumerate(named.tolist())]
+        else:
+            lanes, used = _lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
+            labels.append((total + (used - 1) / 2, name))
+        devices_only.append((total + (used - 1) / 2, name))
         row[mine] = total + lanes
-        base[name] = total
         total += used
+        edges.append(total)
     if ax is None:
-        ax = figure(10, min(14.0, 1.6 + 0.3 * max(total, 3))).add_subplot()
+        ax = figure(10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3))).add_subplot()
     shown = _draw(ax, bars, row)
-    _label_bars(ax, bars, row, result.end)
-    _label_devices(ax, chosen, base, total)
-    time_axis(ax, 0.0, result.end if result.end > 0 else 1.0)
+    end = result.end if until is None else until
+    _label_bars(ax, bars, row, end)
+    label_lanes(ax, labels if total <= NAMED_LINES else devices_only, edges)
+    time_axis(ax, 0.0, end if end > 0 else 1.0)
     tidy(ax, grid="x")
     ax.tick_params(axis="y", length=0)
     more = f" (the {len(chosen)} busiest of {len(chosen) + left_out} devices)" if left_out else ""
-    title(ax, describe(result) + more)
+    makespan = f" · makespan {result.text('makespan')}" if until is not None and result.metric("makespan") >= 0 else ""
+    title(ax, describe(result) + makespan + more)
     if len(shown) > 1:
         ax.legend(handles=shown, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(shown), frameon=False,
                   fontsize=9, borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
     return ax
 
 
-def _bars(result: Result) -> pd.DataFrame:
-    """One row a launch and device of it; `line` is the device (a core of a CPU launch)."""
+def device_bars(result: Result) -> pd.DataFrame:
+    """One row a launch and device or core of it; `line` is the device, `core` the number of a named core or -1."""
     frame = result.launches.copy()
     frame["end"] = frame["end"].fillna(result.end)
     frame["line"] = frame["device"].astype(str).str.split("+", regex=False)
     frame = frame.explode("line", ignore_index=True)
-    on_core = frame["line"].str.contains(r"/cpu\d+$", regex=True)
-    frame["line"] = frame["line"].where(~on_core, frame["line"].str.replace(r"\d+$", "", regex=True))
+    named = frame["line"].str.extract(r"^(.*/cpu)(\d+)$")
+    frame["core"] = named[1].fillna("-1").astype(np.int64)
+    frame["line"] = named[0].fillna(frame["line"])
     kinds = result.devices.set_index("device")["kind"].astype(str)
     frame["cpu"] = frame["line"].map(kinds).fillna("cpu") == "cpu"
     return frame
@@ -114,7 +131,7 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
     lost = bars["outcome"].isin(["lost"]).to_numpy()
     edge = "white" if len(bars) < 2000 else "none"
     # Held, but no stage at work: waiting for a link, saving or restoring state.
-    held = _boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
+    held = bar_boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
     ax.add_collection(PolyCollection(held, facecolors=HELD_COLOUR, edgecolors="none", zorder=1))
     for name, first, last, colour in STAGES:
         begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
@@ -124,7 +141,7 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
             kept = mine & ~np.isnan(begin) & (end > begin)
             for text, paint, chosen in ((label, fill, kept & ~lost), ("lost work", LOST_COLOUR, kept & lost)):
                 if chosen.any():
-                    boxes = _boxes(begin[chosen], end[chosen], row[chosen], 0.4)
+                    boxes = bar_boxes(begin[chosen], end[chosen], row[chosen], 0.4)
                     ax.add_collection(
                         PolyCollection(boxes, facecolors=paint, edgecolors=edge, linewidths=0.5, zorder=2)
                     )
@@ -145,7 +162,7 @@ def _idle(bars: pd.DataFrame) -> np.ndarray:
     return length - at_work > 1e-6 * np.maximum(length, 1e-300)
 
 
-def _boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) -> list[np.ndarray]:
+def bar_boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) -> list[np.ndarray]:
     """Corners of horizontal bars."""
     corners = np.empty((len(begin), 4, 2))
     corners[:, 0, 0] = corners[:, 1, 0] = begin
@@ -162,18 +179,19 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
     computing = bars[["task", "compute_start", "compute_end", "cpu"]].itertuples(index=False)
     for (task, begin, until, on_cpu), at in zip(computing, row, strict=True):
         until = end if until != until else until
-        if until - begin > 0.012 * end * max(1, len(str(task))):
+        if until - begin > (0.004 + 0.007 * len(str(task))) * end:
             ink = INK if on_cpu else "white"
             ax.text((begin + until) / 2, at, str(task), ha="center", va="center", fontsize=7.5, color=ink, zorder=3)
 
 
-def _label_devices(ax: Axes, names: list[str], base: dict[str, int], total: int) -> None:
-    edges = [*(base[name] for name in names), total]
-    ax.set_yticks([(low + high - 1) / 2 for low, high in zip(edges, edges[1:], strict=False)], names)
+def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
+    """Names beside the lines, and a rule between two devices where one has several lines."""
+    ax.set_yticks([at for at, _ in labels], [name for _, name in labels])
     for tick in ax.get_yticklabels():
         tick.set_color(INK)
-        tick.set_fontsize(8 if len(names) > 20 else 9)
-    if total > len(names):
+        tick.set_fontsize(6.5 if len(labels) > 48 else 8 if len(labels) > 20 else 9)
+    total = edges[-1]
+    if total > len(edges) - 1:
         for edge in edges[1:-1]:
             ax.axhline(edge - 0.5, color=MUTED, linewidth=0.4, zorder=0)
     ax.set_ylim(max(total, 1) - 0.4, -0.6)

@@ -8,9 +8,10 @@ It never sees the future: arrivals, deadlines and estimates only of requests tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from sim.errors import PolicyError
 from sim.model.plan import Placement
 from sim.model.service import Service
 from sim.model.tasks import Task
@@ -35,7 +36,7 @@ class BatchReport(NamedTuple):
     Stages that it did not have are of no length.  `oldest` is the arrival of its first request.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own method of that name is of no use here
     size: int
     placement: Placement
     decided: float
@@ -228,7 +229,7 @@ class Dispatcher:
 
         return min(due, key=urgency)
 
-    def _step(self, counter: Counter, view: View) -> Iterator[Any]:
+    def _step(self, counter: Counter, view: View) -> Generator[Decision, None, bool]:
         """Ask the service's policy once; True if it may go on at once."""
         queue = counter.queue
         counter.asked, counter.releases, counter.ended = True, view.releases, queue.over
@@ -240,13 +241,15 @@ class Dispatcher:
         if placement is None:
             return False
         answer = counter.batching.next_batch(queue, placement, view)
-        kind = answer.__class__
-        if kind is Take:
+        if isinstance(answer, Take):
             yield Start(_which(queue, answer.which, answer.size), placement)
             return True
-        if kind is Discard:
+        if isinstance(answer, Discard):
             yield Reject(_which(queue, answer.which), answer.reason)
             return True
+        if not isinstance(answer, Linger):
+            name = type(counter.batching).__name__
+            raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Linger is expected")
         counter.until, counter.count = answer.until, answer.count
         return False
 
@@ -254,10 +257,12 @@ class Dispatcher:
     def place(counter: Counter, view: View) -> Placement | None:
         """The device of the service's fastest mode that has room, with the fewest launches in flight."""
         modes = counter.queue.service.shape.modes
-        if len(modes) == 1:
+        data = view.items
+        if len(modes) == 1 and not data:
             return view.emptiest(modes[0])
-        for position in counter.queue.head.modes_by_speed():
-            placement = view.emptiest(modes[position])
+        head = counter.queue.head
+        for position in head.modes_by_speed():
+            placement = view.emptiest(modes[position], head if data else None)
             if placement is not None:
                 return placement
         return None

@@ -318,8 +318,9 @@ class View(Protocol):
         """The first devices on which a mode fits now."""
         ...
 
-    def emptiest(self, mode: Mode) -> Placement | None:
-        """Of the devices on which a one-device mode fits now the one with the least in flight."""
+    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
+        """Of the devices on which a mode of one whole device fits now, with the task's data, the one with the least
+        in flight; among equals one that holds the data, then the first."""
         ...
 
     def nodes_fitting(self, mode: Mode) -> list[int]:

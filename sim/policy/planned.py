@@ -9,16 +9,17 @@ from heapq import heappop, heappush
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster
+from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement, Plan, Step
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, PlanProblem, Scheduler, Start, View
+from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, View
 
 
 class PlannedScheduler(Scheduler):
     """Base of static policies: `plan` is called once, before the clock starts; then the plan is followed.
 
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
+    Frequencies that the plan gives are set in the first round, before anything starts.
     A plan that is impossible (`Plan.problems`: cycles, devices that do not exist, ...) is refused before anything
     runs.  Cost: O(devices of the step) a task, and a look at each queue's head that does not fit a round.
     """
@@ -30,6 +31,8 @@ class PlannedScheduler(Scheduler):
         self._queues: dict[str, deque[int]] = {}
         self._waiting: dict[int, Task] = {}
         self._started: set[int] = set()
+        self._frequencies: list[tuple[Device, float]] = []
+        """Still to be set."""
         self._due: list[int] = []
         """Steps whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
 
@@ -55,6 +58,7 @@ class PlannedScheduler(Scheduler):
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
+        self._frequencies = [(cluster.by_name[name], value) for name, value in plan.frequencies.items()]
 
     def ready(self, task: Task) -> None:
         number = self._number[task.index]
@@ -73,6 +77,8 @@ class PlannedScheduler(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         refused: list[int] = []
+        while self._frequencies:
+            yield Set(*self._frequencies.pop(0))
         while self._due:
             number = heappop(self._due)
             placement = self._placements[number]

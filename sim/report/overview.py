@@ -12,6 +12,7 @@ import numpy as np
 from sim.model.record import RunInput
 from sim.report import terminal
 from sim.results.metrics import NO_DIRECTION
+from sim.results.plans import has_plan, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
 
@@ -149,6 +150,9 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows = [["tasks", _fates(figures)]]
     if figures.known("makespan"):
         rows.append(["makespan", figures.text("makespan") + figures.defined_in("makespan")])
+    kept = isinstance(outcome, Result) or outcome.results  # of replications made from values no run is there
+    if kept and has_plan(first_of(outcome)):
+        rows.append(["plan", _plan(outcome)])
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.known(f"{kind}_utilisation") and figures(f"{kind}_allocation")[0] > 0:
             busy, held = figures.text(f"{kind}_utilisation"), figures.text(f"{kind}_allocation")
@@ -163,6 +167,20 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
     return rows
+
+
+def _plan(outcome: Outcome) -> str:
+    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; planned in 31 ms`."""
+    first = first_of(outcome)
+    parts = [f"makespan {first.text('planned_makespan')} planned"]
+    makespan, ratio = first.metric("makespan"), first.metric("makespan_ratio")
+    if not math.isnan(ratio):
+        bound = makespan / ratio if ratio > 0 else 0.0
+        parts.append(f"ratio {terminal.figures(ratio, 4)} to the lower bound of {terminal.seconds(bound)}")
+    if not math.isnan(first.planning):
+        parts.append(f"planned in {terminal.seconds(first.planning)}")
+    parts += reservations(first.notes)
+    return "; ".join(parts) + (" (first replication)" if isinstance(outcome, Replications) else "")
 
 
 def _fates(figures: Figures) -> str:
@@ -251,7 +269,22 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     What is too wide for the terminal goes on below, with the policies again.
     """
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
-    labels = [terminal.wrapped(label, LONGEST_LABEL, 2) for label in ["policy", *comparison.table.index]]
+    usual = _beside(list(comparison.table.index), columns)
+    return [*usual, *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
+
+
+def _plans(comparison: Comparison) -> list[str]:
+    """The second table, where a policy has a plan: what it planned, what came out, how far from the best bound."""
+    if comparison.plans.empty:
+        return []
+    shown = comparison.shown_plans()
+    columns = [[str(title), *shown[title]] for title in shown.columns]
+    return [f"{comparison.plans_title}:", *_beside(list(shown.index), columns), *comparison.plan_notes, ""]
+
+
+def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
+    """Columns beside the names of policies."""
+    labels = [terminal.wrapped(label, LONGEST_LABEL, 2) for label in ["policy", *policies]]
     room = terminal.COLUMNS - max(terminal.width(line) for label in labels for line in label)
     lines: list[str] = []
     for block in _blocks(columns, room):
@@ -260,7 +293,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             rows.append([label[0], *(column[number] for column in block)])
             rows += [[line] for line in label[1:]]
         lines += ["", *terminal.table(rows, right=range(1, len(block) + 1), gap=GAP)]
-    return [*lines[1:], *_notes(comparison), "", *_said(comparison)]
+    return lines[1:]
 
 
 def _marked(cells: list[str]) -> list[str]:

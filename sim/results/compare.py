@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
@@ -18,10 +18,11 @@ import pandas as pd
 
 from sim.errors import UnknownName, UsageError
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.statistics import paired_differences, student_interval
-from sim.results.wording import gap, metric_name, several, units_of
+from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +46,8 @@ UNLESS_ZERO = ("rejected", "expired", "failed", "unfinished", "energy_j")
 
 ROUNDING = 1e-12
 """Relative differences up to here are noise of floating point."""
+
+PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")
 
 Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
@@ -116,6 +119,8 @@ class Comparison:
     policy, other, difference (policy - other), half_width, p, significant, n.  `winners`: metric -> the policy
     that is better than all others, or None.  `findings`: with a baseline one a pair; otherwise the best policy
     against each other one, by metric.  `sentences`: the same for people.
+    `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
+    of its first run (`sim.results.plans`); else no rows.  `plan_notes`: what a reader must know of them, if anything.
     """
 
     table: pd.DataFrame
@@ -123,6 +128,8 @@ class Comparison:
     winners: dict[str, str | None]
     findings: list[Finding]
     confidence: float
+    plans: pd.DataFrame = field(default_factory=lambda: plans_table({}))
+    plan_notes: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> list[str]:
@@ -145,6 +152,21 @@ class Comparison:
         """Texts for people: a row a policy, a column a metric."""
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
+    def shown_plans(self) -> pd.DataFrame:
+        """The plans as texts for people, makespans and bounds in one unit; – where there is nothing to tell."""
+        times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
+        factor, unit = fitting(times.ravel().tolist(), SECONDS)
+        texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]
+        texts.append([f"{value:.3f}" if value < 10 else figures(value, 4) for value in self.plans["ratio"]])
+        texts.append([one(value, SECONDS) for value in self.plans["planning_s"]])
+        return pd.DataFrame(dict(zip(PLAN_TITLES, texts, strict=True)), index=self.plans.index)
+
+    @property
+    def plans_title(self) -> str:
+        """What stands above the plans: of which run they are."""
+        replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
+        return "Plans" + (" (of the first replication)" if replicated else "")
+
     def plot(self) -> Figure:
         """A panel a metric: each policy's mean and interval."""
         from sim import plots
@@ -152,12 +174,16 @@ class Comparison:
         return plots.comparison(self)
 
     def __repr__(self) -> str:
-        return "\n".join([self.shown_table().to_string(line_width=100), "", *self.sentences])
+        plans = [] if self.plans.empty else ["", self.plans_title, self.shown_plans().to_string(line_width=100)]
+        plans += self.plan_notes
+        return "\n".join([self.shown_table().to_string(line_width=100), *plans, "", *self.sentences])
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        return self.shown_table().to_html() + "".join(f"<div>{escape(text)}</div>" for text in self.sentences)
+        plans = "" if self.plans.empty else f"<div>{escape(self.plans_title)}</div>{self.shown_plans().to_html()}"
+        said = "".join(f"<div>{escape(text)}</div>" for text in [*self.plan_notes, *self.sentences])
+        return self.shown_table().to_html() + plans + said
 
 
 def compare(
@@ -192,6 +218,7 @@ def compare(
         rows += found
         winners[name] = _winner(name, frame, found, policies)
         findings += found if baseline is not None else _of_the_best(name, frame, found)
+    first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
     kept = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
     return Comparison(
         pd.DataFrame(table, index=pd.Index(policies, name="policy")),
@@ -199,7 +226,16 @@ def compare(
         winners,
         findings,
         confidence,
+        plans_table(first),
+        [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
     )
+
+
+def _first(run: Replications | Result) -> Result | None:
+    """The run that is kept whole, where one is."""
+    if isinstance(run, Result):
+        return run
+    return min(run.results, key=lambda result: result.replication, default=None)
 
 
 def telling_metrics(sets: Mapping[str, Replications]) -> dict[str, pd.DataFrame]:

@@ -306,6 +306,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     from sim.results.bounds import makespan_bound
     from sim.results.fairness import jain, rho_max, rho_p95, rho_unfair_share
     from sim.results.fragmentation import fragmentation
+    from sim.results.plans import makespan_ratio, planned_makespan
 
     found: dict[str, Metric] = {
         "tasks": tasks,
@@ -324,20 +325,26 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
         energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j,
         queue_length_mean, jobs_in_system_mean, preemptions, migrations,
-        makespan_bound, fragmentation, rho_max, rho_p95, rho_unfair_share, jain,
+        makespan_bound, planned_makespan, makespan_ratio,
+        fragmentation, rho_max, rho_p95, rho_unfair_share, jain,
     ):  # fmt: skip
         found[metric.__name__] = metric
     return found
 
 
-LAZY = frozenset({"makespan_bound", "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain"})
-"""Metrics that cost more than a pass over the tasks: computed only when asked for."""
+LAZY = frozenset(
+    {
+        "makespan_bound", "planned_makespan", "makespan_ratio",
+        "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain",
+    }
+)  # fmt: skip
+"""Metrics that cost more than a pass over the tasks, or that few runs have: computed only when asked for."""
 
 RUN_ONLY = frozenset(
     {
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
         "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
-        "jobs_in_system_mean", "makespan_bound", "fragmentation", "jain",
+        "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
         "rho_max", "rho_p95", "rho_unfair_share",
     }
 )  # fmt: skip
@@ -350,7 +357,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "preemptions", "migrations", "makespan_bound",
+        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan",
         "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip

@@ -138,6 +138,7 @@ def transfers(tasks: Tasks) -> Transfers:
     final[np.fromiter(chain.from_iterable(tasks.reads or ()), np.int64)] = 0.0
     written = _sum_items(tasks.writes, final, len(tasks))
     output = tasks.bytes_out if written is None else written + (0 if tasks.bytes_out is None else tasks.bytes_out)
+    sizes[[number for number, item in enumerate(tasks.items) if item.lasting]] = 0.0
     return Transfers(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)), output)
 
 

@@ -17,6 +17,7 @@ from sim.model.record import UNFINISHED, Record
 from sim.results import metrics
 from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
+from sim.results.plans import told
 from sim.results.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.usage import Usage, devices_table, timeline_table, usage
 from sim.results.wording import at_least, formatter, units_of
@@ -84,6 +85,19 @@ class Result:
     def horizon(self) -> float:
         """inf for a run until drained."""
         return self.record.input.horizon
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What the policy tells of its work: of a plan planned_makespan, lower_bound, ratio_certified, ..."""
+        return told(self.record.notes)
+
+    @property
+    def planning(self) -> float:
+        """Seconds of wall clock in which the policy prepared; NaN if it does not, and of a run from a directory.
+
+        Told in texts only, never written to a file: the same scenario and seed must give the same bytes.
+        """
+        return math.nan if self.directory is not None else self.record.planning
 
     @property
     def window(self) -> tuple[float, float]:
@@ -179,6 +193,7 @@ class Result:
         found = []
         if self.error:
             found.append(f"the run failed, these are its tables up to then: {self.error}")
+        found += self.record.input.warnings
         total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
         if total and unfinished > UNFINISHED_WARNING * total:
             found.append(
@@ -187,6 +202,10 @@ class Result:
             )
         if not total:
             found.append("no task arrived in the window")
+        if self.notes.get("optimal") is False:
+            gap = self.notes.get("gap")
+            how_far = f": gap {100 * gap:.2g} %" if isinstance(gap, float) else ""
+            found.append(f"the plan of {self.policy or 'the policy'} is not proven optimal{how_far}")
         return found
 
     # Showing and saving -----------------------------------------------------------------------------------

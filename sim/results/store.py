@@ -1,12 +1,13 @@
 """Run directories: resolved scenario, seed, versions, Parquet tables, summary; written whole or not at all.
 
-    run.json            name, seed, replication, policy, window, versions, warnings, error
+    run.json            name, seed, replication, policy and its notes, window, versions, warnings, error
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
     tasks.parquet       and launches, devices, timeline
     record/             what the engine wrote down, for `explain` and metrics that were not asked for yet
 
-Nothing in it tells when or where the run was made: the same run gives the same files.
+Nothing in it tells when or where the run was made, nor how long the policy planned (`Record.planning` is wall clock):
+the same run gives the same files.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ def _description(result: Result) -> dict[str, Any]:
         "seed": result.seed,
         "replication": result.replication,
         "policy": result.policy,
+        "notes": _numbers_as_json(result.notes),
         "warmup": result.warmup,
         "horizon": None if math.isinf(result.horizon) else result.horizon,
         "end": result.end,
@@ -116,6 +118,26 @@ def _description(result: Result) -> dict[str, Any]:
         "error": result.error,
         "versions": versions(),
     }
+
+
+def _numbers_as_json(note: Any) -> Any:
+    """A note of a policy, with NaN and infinities as JSON can hold them."""
+    from sim.results.result import json_number
+
+    if isinstance(note, dict):
+        return {key: _numbers_as_json(value) for key, value in note.items()}
+    if isinstance(note, list):
+        return [_numbers_as_json(value) for value in note]
+    return json_number(note) if isinstance(note, float) else note
+
+
+def _numbers_from_json(note: Any) -> Any:
+    """What `_numbers_as_json` was given (of NaN: None)."""
+    if isinstance(note, dict):
+        return {key: _numbers_from_json(value) for key, value in note.items()}
+    if isinstance(note, list):
+        return [_numbers_from_json(value) for value in note]
+    return float(note) if note in ("Infinity", "-Infinity") else note
 
 
 def _json(value: Any) -> str:
@@ -162,6 +184,8 @@ def load(directory: Path) -> Result:
     result.__dict__.update(
         warmup=about["warmup"],
         end=about["end"],
+        warnings=list(about["warnings"]),
+        notes=_numbers_from_json(about.get("notes", {})),
         horizon=math.inf if about["horizon"] is None else about["horizon"],
     )
     result._values.update({name: math.nan if value is None else float(value) for name, value in summary.items()})
@@ -172,7 +196,8 @@ def load_record(directory: Path) -> Record:
     """The record of a run directory, with its input rebuilt from the saved scenario."""
     about = json.loads((directory / MARK).read_text(encoding="utf-8"))
     record = directory / "record"
-    columns = {str(name): values.to_numpy() for name, values in pd.read_parquet(record / "tasks.parquet").items()}
+    frame = pd.read_parquet(record / "tasks.parquet")
+    columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in frame.items()}
     rest = json.loads((record / "rest.json").read_text(encoding="utf-8"))
     launches = None
     if (record / "launches.parquet").is_file():
@@ -197,6 +222,7 @@ def load_record(directory: Path) -> Record:
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
         stats=rest["stats"],
+        notes=_numbers_from_json(about.get("notes", {})),
     )
 
 

@@ -156,8 +156,8 @@ def units_of(metric: str) -> tuple[Unit, ...]:
         return PERCENT
     if metric in ("throughput", "goodput"):
         return PER_TIME
-    times = ("response", "wait", "makespan", "held", "upload", "compute", "download")
-    return SECONDS if metric.startswith(times) else ((1.0, ""),)
+    times = ("response", "wait", "makespan", "planned_makespan", "held", "upload", "compute", "download")
+    return SECONDS if metric.startswith(times) and metric != "makespan_ratio" else ((1.0, ""),)
 
 
 _NAMES = {

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggestion
 from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
+from sim.model.service import Service
 from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import PlanProblem, Scheduler
@@ -22,15 +23,18 @@ from sim.scenario.cluster_schema import Cluster as ClusterModel
 from sim.scenario.document import Document, Path_
 from sim.scenario.fields import Model
 from sim.scenario.modes import ModeBook
+from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
+from sim.scenario.served import services_of, weights
 from sim.scenario.streams import Context, Stream
 from sim.scenario.synthetic import build_synthetic
 from sim.scenario.workload_schema import DataItem, Entry
 from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.scenario.policy_schema import PolicySpec
     from sim.scenario.scenario import Scenario
+
+DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,9 +55,10 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     policies = scenario.policies
     scheduler = _make(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else _make(policies.admission, scenario, problems)
+    batching = _batching(streams, scenario, problems)
     if problems:
         raise ScenarioError(problems)
-    tasks, closed = merge(streams, context, items)
+    tasks, closed, services = merge(streams, context, items)
     scheduler.check(PlanProblem(replace(tasks, time=tasks.estimate), cluster))
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
@@ -67,7 +72,21 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         horizon=horizon,
         warmup=model.warmup,
         policy=policies.label,
+        services=services,
+        batching=batching,
+        warnings=context.warnings,
     )
+
+
+def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[Any]:
+    """A batching policy for each service that has requests."""
+    policies = scenario.policies
+    served = [stream for stream in streams if stream.service is not None and len(stream)]
+    if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
+        text = "batching is for services, and no entry of the workload has a service"
+        problems.append(scenario.document.problem(("policy", "batching"), text))
+    common = policies.batching or DEFAULT_BATCHING
+    return [_make(policies.of_service.get(int(stream.path[1]), common), scenario, problems) for stream in served]
 
 
 def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem]) -> Any:
@@ -183,6 +202,7 @@ def _parts(
     for stream in streams:
         problems += _absurd(stream, context)
     items, found = _items(data, context)
+    items += [Item(name, size, lasting=True) for name, size in weights(streams)]
     return streams, items, problems + found + _unknown_items(streams, items, context)
 
 
@@ -239,7 +259,9 @@ def _unknown_items(streams: list[Stream], items: list[Item], context: Context) -
 # Merging --------------------------------------------------------------------------------------------------------
 
 
-def merge(streams: list[Stream], context: Context, items: list[Item]) -> tuple[Tasks, list[ClosedStream]]:
+def merge(
+    streams: list[Stream], context: Context, items: list[Item]
+) -> tuple[Tasks, list[ClosedStream], list[Service]]:
     """All streams as one table sorted by arrival, ties in the order of the streams."""
     sizes = [len(stream) for stream in streams]
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -295,7 +317,7 @@ def merge(streams: list[Stream], context: Context, items: list[Item]) -> tuple[T
     _join_graph(tasks, streams, starts, rank, order)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)
-    return tasks, _closed(streams, starts, rank)
+    return tasks, _closed(streams, starts, rank), services_of(streams, starts, rank, tasks)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, micro_share, millicores
 from sim.model.tasks import Mode, Shape, StageTime, Stopping
+from sim.scenario.service_schema import Variant
 
 
 class ModeBook:
@@ -72,6 +73,29 @@ class ModeBook:
                 download=StageTime(fixed=download),
             )
         return known
+
+    def served(
+        self, device: DeviceType, way: Variant, service: str, gpu_memory: int, batch_limit: int, several: bool
+    ) -> Mode:
+        """A mode of a service on a type of device: its own, never shared with another entry."""
+        on_cpu = device.kind == "cpu"
+        gpus = 0.0 if on_cpu else way.gpus or 1.0
+        cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
+        count, share = (0, 0) if on_cpu else (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
+        label = _label(device, cores, count, share)
+        return Mode(
+            f"{way.name}@{label}" if way.name and several else way.name or label,
+            device,
+            cpus=millicores(cores),
+            gpus=count,
+            share=share,
+            memory=way.memory or 0,
+            gpu_memory=0 if on_cpu else gpu_memory,
+            fixed=way.compute.fixed,
+            upload=StageTime(way.upload.fixed, way.upload.per_item),
+            download=StageTime(way.download.fixed, way.download.per_item),
+            batch_limit=batch_limit,
+        )
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
         """The number of the shape with these modes in this order."""

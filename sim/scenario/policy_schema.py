@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -17,7 +17,6 @@ from sim.scenario.problems import translate
 
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = ("scheduler", "placement", "admission", "batching")
-NOT_YET = {"batching": "batching is for inference services, which are not available in this version; leave it out"}
 
 
 def long_form(policy: Any) -> Any:
@@ -85,10 +84,14 @@ class Policies:
 
     scheduler: PolicySpec
     admission: PolicySpec | None = None
+    batching: PolicySpec | None = None
+    of_service: dict[int, PolicySpec] = field(default_factory=dict)
+    """Batching policies that entries of the workload name for themselves, by their numbers."""
 
     @property
     def label(self) -> str:
-        return self.scheduler.label + (f" + {self.admission.label}" if self.admission else "")
+        parts = [self.scheduler, self.admission, self.batching]
+        return " + ".join(part.label for part in parts if part is not None)
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
@@ -100,20 +103,37 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     problems: list[Problem] = []
     specs: dict[str, PolicySpec | None] = {}
     for part, value in policy.items():
-        if part in NOT_YET:
-            problems.append(document.problem((*here, part), NOT_YET[part]))
-        elif part == "placement":
+        if part == "placement":
             problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
         elif part not in PARTS:
-            near = suggestion(part, PARTS) or "; the keys here are scheduler, placement, admission"
+            near = suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
             problems += found
+    of_service, found = _of_services(document, base)
+    problems += found
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    return Policies(scheduler, specs.get("admission")), []
+    return Policies(scheduler, specs.get("admission"), specs.get("batching"), of_service), []
+
+
+def _of_services(document: Document, base: Path) -> tuple[dict[int, PolicySpec], list[Problem]]:
+    """The batching policies that services name for themselves."""
+    entries = document.data.get("workload")
+    specs: dict[int, PolicySpec] = {}
+    problems: list[Problem] = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        service = entry.get("service") if isinstance(entry, dict) else None
+        value = service.get("batching") if isinstance(service, dict) else None
+        if value is not None:
+            path: Path_ = ("workload", number, "service", "batching")
+            spec, found = _check(document, path, "batching", value, base)
+            problems += found
+            if spec is not None:
+                specs[number] = spec
+    return specs, problems
 
 
 def _check(
@@ -140,13 +160,58 @@ def _check(
             nested["placement"] = spec
     elif "placement" in signature:
         given.pop("placement", None)
-    model = parameter_model(f"{kind} {name}", {k: p for k, p in signature.items() if k not in nested})
+    inner = {
+        key: base_class
+        for key, p in signature.items()
+        if (base_class := scheduler_type(p)) and given.get(key) is not None
+    }
+    for key, base_class in inner.items():
+        spec, found = _check_inner(document, (*path, key), f'{kind} "{name}"', base_class, given.pop(key), base)
+        problems += found
+        if spec:
+            nested[key] = spec
+    model = parameter_model(
+        f"{kind} {name}", {k: p for k, p in signature.items() if k not in nested and k not in inner}
+    )
     try:
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
         return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
     values = {key: getattr(checked, key) for key in signature if key in checked.model_fields_set}
     return (None if problems else PolicySpec(kind, name, {**values, **nested}, given)), problems
+
+
+def scheduler_type(parameter: inspect.Parameter) -> type | None:
+    """The class that a parameter wants a scheduler of: such a parameter is given as another policy, name or mapping.
+
+    A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`, with
+    `| None` where none need be given.
+    """
+    from sim.policy.contract import Scheduler
+
+    annotation = parameter.annotation
+    for candidate in (annotation, *get_args(annotation)):
+        if inspect.isclass(candidate) and issubclass(candidate, Scheduler):
+            return candidate
+    return None
+
+
+def _check_inner(
+    document: Document, path: Path_, outer: str, wanted: type, value: Any, base: Path
+) -> tuple[PolicySpec | None, list[Problem]]:
+    """The scheduler that another policy works with."""
+    from sim.policy.contract import Scheduler
+    from sim.policy.planned import PlannedScheduler
+
+    spec, problems = _check(document, path, "scheduler", value, base)
+    if spec is None or wanted is Scheduler:
+        return spec, problems
+    item = registry.policy("scheduler", spec.name)
+    if inspect.isclass(item) and issubclass(item, wanted):
+        return spec, problems
+    what = "a static policy, one that makes a plan" if wanted is PlannedScheduler else f"a {wanted.__name__}"
+    named = path if isinstance(value, str) else (*path, "name")
+    return None, [*problems, document.problem(named, f'{outer} wants {what}, which "{spec.name}" is not')]
 
 
 def _parameter_problems(

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 
 from sim.errors import Problem, UnknownName
 from sim.model.units import Fraction, Seconds
+from sim.registry import POLICY_KINDS
 from sim.scenario.cluster_schema import Cluster
 from sim.scenario.document import Document
 from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
@@ -53,13 +54,13 @@ Replications = Annotated[
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {
-    "description": "A scheduler's name, or scheduler, placement, admission: each a name or {name, parameters}.",
+    "description": f"A scheduler's name, or {', '.join(POLICY_KINDS)}: each a name or {{name, parameters}}.",
     "anyOf": [
         {"type": "string"},
         {
             "type": "object",
             "properties": {
-                part: {"anyOf": [{"type": "string"}, _NAMED]} for part in ("scheduler", "placement", "admission")
+                part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_KINDS
             },
         },
     ],

@@ -16,6 +16,7 @@ from sim.model.tasks import Mode, Stopping
 from sim.scenario.demand_schema import GPU_TIME, Demand, Factor
 from sim.scenario.document import Document, Path_
 from sim.scenario.modes import ModeBook
+from sim.scenario.service_schema import Service
 from sim.scenario.workload_schema import Entry
 from sim.workload import roofline
 from sim.workload.roofline import Peak
@@ -52,6 +53,7 @@ class Stream:
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
+    service: Service | None = None
     clients: int = 0
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
 
@@ -69,6 +71,8 @@ class Context:
     random: RandomTree
     horizon: float
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What whoever reads the results must know beforehand."""
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
         """Note each `gpu_time.TYPE` whose type the cluster lacks: right in a sweep of clusters, else a slip."""

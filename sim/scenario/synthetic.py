@@ -15,6 +15,7 @@ from sim.model.tasks import Mode
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from sim.scenario.document import Path_
 from sim.scenario.modes import ModeBook
+from sim.scenario.served import Served
 from sim.scenario.streams import (
     Context,
     Stream,
@@ -53,19 +54,22 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
     context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
     for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
         context.note_missing(name, f"devices: {kind}", kind)
+    served = None if entry.service is None else Served(entry.service, name, path, context)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
     for k, demand in enumerate(classes):
         rows: np.ndarray | slice = slice(None) if codes is None else np.flatnonzero(codes == k)
         count = n if isinstance(rows, slice) else len(rows)
         label = (name, str(k), demand.class_ or "") if entry.classes else (name,)
-        one = _draw(demand, count, label, context)
+        one = _draw(demand, count, label, context, served)
         if not one.modes:
             problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused))
         drawn.append((rows, one))
     if problems:
         raise ScenarioError(problems)
     stream = _assemble(drawn, name, path, arrival)
+    if served is not None:
+        served.finish(stream, entry)
     if codes is not None:
         stream.class_code, stream.classes = codes, labels
     else:
@@ -121,7 +125,8 @@ def _probe(entry: Entry, name: str, context: Context) -> float:
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
-        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context)
+        served = None if entry.service is None else Served(entry.service, name, (), context)
+        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
         if drawn.modes:
             total += weight * float(drawn.time.min(axis=1).mean())
             weights += weight
@@ -143,10 +148,15 @@ class _Drawn:
     patience: np.ndarray | None
 
 
-def _draw(demand: Demand, n: int, label: tuple[str, ...], context: Context) -> _Drawn:
+def _draw(
+    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | None = None
+) -> _Drawn:
     stream = context.random.stream
     ways = _Ways(demand, n, label, context)
-    ways.expand()
+    if served is None:
+        ways.expand()
+    else:
+        ways.found = served.ways(n, label)
     fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
     refused = [mode for mode, _ in ways.found if not context.modes.fits(mode)]
     modes = [mode for mode, _ in fits]

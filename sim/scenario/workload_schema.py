@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from sim.model.units import Bytes, Seconds
 from sim.scenario.demand_schema import Demand
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
+from sim.scenario.service_schema import Service
 from sim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000
@@ -27,6 +28,20 @@ class DataItem(Model):
     name: Name
     size: Bytes
     home: Name | None = None
+
+
+TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
+NOT_OF_REQUESTS = (
+    "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
+)  # fmt: skip
+
+
+def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
+    """ValueError if the demand says any of these."""
+    for name in keys:
+        if getattr(demand, name):
+            key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
+            raise ValueError(f"{why}; {key} cannot stand beside it")
 
 
 class TaskClass(Demand):
@@ -55,14 +70,7 @@ class Entry(Demand):
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
     trace: Trace | None = None
     time_scale: Positive | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_services_yet(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "service" in value:
-            message = "inference services are not available in this version; describe the work as tasks with a gpu_time"
-            raise KeyProblem("service", message)
-        return value
+    service: Service | None = None
 
     @field_validator("classes")
     @classmethod
@@ -74,24 +82,17 @@ class Entry(Demand):
     @model_validator(mode="after")
     def _whole_entry(self) -> Entry:
         if self.trace is not None:
-            for name in (
-                "classes",
-                "gpu_time",
-                "cpu_time",
-                "typed_gpu_time",
-                "modes",
-                "scaling",
-                "work",
-                "profile",
-            ):
-                if getattr(self, name):
-                    key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-                    raise ValueError(f"the times of these tasks come from the trace; {key} cannot stand beside it")
+            refuse(self, ("classes", *TIMES, "service"), "the times of these tasks come from the trace")
             return self
         if self.time_scale is not None:
             raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
+        if self.service is not None:
+            elsewhere = "the times of requests stand under service"
+            for one in [self, *(self.classes or [])]:
+                refuse(one, (*TIMES, *NOT_OF_REQUESTS), elsewhere)
+            return self
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:
             raise ValueError(f"the tasks have no time on any device; give {forms}")

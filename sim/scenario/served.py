@@ -1,0 +1,157 @@
+"""From a `service:` entry to its modes, its requests and its `Service`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.model.service import Service
+from sim.model.tasks import Mode, Tasks
+from sim.scenario import service_schema
+from sim.scenario.document import Path_
+from sim.scenario.streams import Context, Stream
+from sim.scenario.workload_schema import Entry
+
+UNLIMITED = 1 << 40
+"""Requests in a batch where neither the service nor memory sets a limit."""
+
+
+class Served:
+    """The service of one entry while its stream is drawn."""
+
+    def __init__(self, service: service_schema.Service, name: str, path: Path_, context: Context):
+        self.service = service
+        self.name = name
+        self.path = path
+        self.context = context
+        self._modes: list[tuple[Mode, Any]] | None = None
+
+    def modes(self) -> list[tuple[Mode, Any]]:
+        """The modes on all devices of the cluster that a variant names, and their distribution of `per_item`."""
+        if self._modes is None:
+            self._modes = []
+            for way in self.service.ways:
+                devices = self.context.modes.of_kind(way.device)
+                if not devices:
+                    self.context.note_missing(self.name, f"device: {way.device}", way.device)
+                for device in devices:
+                    memory = way.gpu_memory or 0
+                    self._room(device, memory)
+                    limit = self._limit(way, device, memory)
+                    mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
+                    self._modes.append((mode, way.compute.per_item))
+        return self._modes
+
+    def _room(self, device: Any, memory: int) -> None:
+        """The model and what a batch holds besides must fit into the device's memory."""
+        needed = (self.service.model or 0) + memory
+        if device.kind != "cpu" and device.memory is not None and needed > device.memory:
+            text = f"the model and its batches need {needed / 1e9:g} GB, a {device.name} has {device.memory / 1e9:g} GB"
+            raise self.context.fail((*self.path, "service", "model"), text)
+
+    def _limit(self, way: service_schema.Variant, device: Any, memory: int) -> int:
+        """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
+        limit = UNLIMITED if way.max_batch is None else way.max_batch
+        if way.gpu_memory_per_item and device.memory is not None and device.kind != "cpu":
+            room = device.memory - (self.service.model or 0) - memory * device.streams
+            limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
+            if limit < 1:
+                memory_there = f"the {device.memory / 1e9:g} GB of a {device.name}"
+                text = f"not even one request a stream fits into {memory_there} beside the model"
+                raise self.context.fail((*self.path, "service"), text)
+        return limit
+
+    def ways(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
+        """Modes and the times of n requests in them."""
+        stream = self.context.random.stream
+        found = []
+        for number, (mode, per_item) in enumerate(self.modes()):
+            if per_item is None:
+                times = np.zeros(n)
+            elif per_item.mean == 0 or per_item.scv == 0:
+                times = np.full(n, per_item.mean)
+            else:
+                times = per_item.sample(stream("sizes", *label, f"service.{number}"), n)
+            found.append((mode, times))
+        return found
+
+    def finish(self, stream: Stream, entry: Entry) -> None:
+        """Check the requests against the service and leave it with the stream."""
+        stream.service = self.service
+        if self.service.model is not None:
+            weights = f"{self.name}:model"
+            rows = stream.reads or [()] * len(stream)
+            stream.reads = [(weights, *row) for row in rows]
+        fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
+        least = min(mode.upload.of(1) + mode.fixed + _mean(each) + mode.download.of(1) for mode, each in fitting)
+        shortest = math.inf if stream.deadline is None or not len(stream) else float(np.nanmin(stream.deadline))
+        if shortest < least:
+            text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
+            raise self.context.fail((*self.path, "slo"), text)
+        self._warn_of_overload(entry, fitting)
+
+    def _warn_of_overload(self, entry: Entry, fitting: list[tuple[Mode, Any]]) -> None:
+        arrivals: Any = entry.arrivals
+        rate = 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
+        capacity = sum(self._capacity(mode, _mean(each)) for mode, each in fitting)
+        if rate > capacity:
+            self.context.warnings.append(
+                f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {capacity:.4g}/s: "
+                "the queue grows without bound"
+            )
+
+    def _capacity(self, mode: Mode, each: float) -> float:
+        """Requests per second that the devices of a mode can serve, whatever the batch size."""
+        size = min(mode.batch_limit, 10**9)
+        stages = [(mode.upload.of(size)), mode.fixed + each * size, mode.download.of(size)]
+        overlapped = mode.type.streams > 1 and not mode.on_cpu
+        cluster = self.context.cluster
+        count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
+        devices = sum(n.cpus for n in cluster.nodes if n.cpu.type is mode.type) if mode.on_cpu else count
+        return devices / max(1.0, mode.width) * size / (max(stages) if overlapped else sum(stages))
+
+
+def _mean(per_item: Any) -> float:
+    return 0.0 if per_item is None else float(per_item.mean)
+
+
+def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
+    """The services of a run, with the rows of their requests in order of arrival."""
+    found = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        if stream.service is None or not len(stream):
+            continue
+        rows = np.sort(rank[start : start + len(stream)])
+        shape = tasks.shapes[tasks.shape[rows[0]]]
+        times = tasks.estimate[rows][:, : len(shape.modes)]
+        alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())
+        limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
+        found.append(
+            Service(
+                stream.name,
+                shape,
+                rows,
+                tuple(times.mean(axis=0).tolist()),
+                float(limit),
+                stream.service.noise,
+                alike,
+                _average(tasks.bytes_in, rows),
+                _average(tasks.bytes_out, rows),
+            )
+        )
+    return found
+
+
+def _average(column: np.ndarray | None, rows: np.ndarray) -> float:
+    return 0.0 if column is None else float(column[rows].mean())
+
+
+def weights(streams: list[Stream]) -> list[tuple[str, int]]:
+    """The models that devices must hold, as items: name and size."""
+    return [
+        (f"{stream.name}:model", stream.service.model)
+        for stream in streams
+        if stream.service is not None and stream.service.model is not None
+    ]

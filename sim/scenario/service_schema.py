@@ -1,0 +1,122 @@
+"""`service:`: an entry whose requests are launched together in batches, and what a batch costs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
+from sim.workload.distributions import TimeDistribution
+
+MOST_NOISE = 0.3
+"""Noise beyond this is cut off so often that the means are no longer those given."""
+
+
+class Stage(Model):
+    """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests."""
+
+    per_item: Seconds = 0.0
+    fixed: Seconds = 0.0
+
+
+class ComputeStage(Model):
+    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution)."""
+
+    per_item: TimeDistribution | None = None
+    fixed: Seconds = 0.0
+
+
+def _noise(value: float) -> float:
+    if not 0 <= value <= MOST_NOISE:
+        raise ValueError(f"noise is a relative standard deviation from 0 to {MOST_NOISE:.0%}, not {value:g}")
+    return value
+
+
+FIXED_ONLY = Short(lambda value: {"fixed": value} if isinstance(value, str) else value, {"type": "string"})
+
+
+class Variant(Model):
+    """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
+
+    name: Name | None = None
+    device: Name = "gpu"
+    upload: Annotated[Stage, FIXED_ONLY] = Stage()
+    compute: Annotated[ComputeStage, FIXED_ONLY]
+    download: Annotated[Stage, FIXED_ONLY] = Stage()
+    gpus: Positive | None = None
+    cpus: NotNegative | None = None
+    memory: Bytes | None = None
+    gpu_memory: Bytes | None = None
+    gpu_memory_per_item: Bytes = 0
+    max_batch: Count | None = None
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Variant:
+        check_whole(self)
+        return self
+
+
+def check_whole(way: Variant) -> None:
+    """KeyProblem for coefficients that make no sense together."""
+    each, fixed = way.compute.per_item, way.compute.fixed
+    if each is None and not fixed:
+        raise KeyProblem("compute", "a batch needs some time; give per_item, fixed or both")
+    if each is not None and each.mean == 0:
+        raise KeyProblem("compute", "per_item must be above 0; leave it out if a batch of any size takes the same")
+    if each is None and way.max_batch is None:
+        raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
+    if way.device == "cpu" and (way.upload != Stage() or way.download != Stage()):
+        raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
+
+
+class Service(Model):
+    """What serving costs: one variant inline, or several under `variants`.
+
+    `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
+    deviation of all stage times; `batching` a policy for this service in place of the common one.
+    """
+
+    upload: Annotated[Stage, FIXED_ONLY] | None = None
+    compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
+    download: Annotated[Stage, FIXED_ONLY] | None = None
+    device: Name | None = None
+    gpus: Positive | None = None
+    cpus: NotNegative | None = None
+    memory: Bytes | None = None
+    gpu_memory: Bytes | None = None
+    gpu_memory_per_item: Bytes | None = None
+    max_batch: Count | None = None
+    variants: Annotated[list[Variant], OneOrMany, Field(min_length=1)] | None = None
+    model: Bytes | None = None
+    noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
+    batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Service:
+        inline = [key for key in INLINE if getattr(self, key) is not None]
+        if self.variants is not None and inline:
+            raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
+        if self.variants is None and self.compute is None:
+            raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
+        return self
+
+    @property
+    def ways(self) -> list[Variant]:
+        """All variants; of the inline form the one."""
+        if self.variants is not None:
+            return self.variants
+        return [Variant.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})]
+
+    @model_validator(mode="after")
+    def _inline_is_whole(self) -> Service:
+        if self.variants is None:
+            check_whole(self.ways[0])
+        return self
+
+
+INLINE = (
+    "upload", "compute", "download", "device", "gpus", "cpus", "memory", "gpu_memory", "gpu_memory_per_item",
+    "max_batch",
+)  # fmt: skip
