@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
-from sim.model.cluster import DeviceType, Link, NodeSpec
+from sim.model.cluster import DeviceType, Link, NodeSpec, Preemption
 from sim.model.plan import Placement
 from sim.model.tasks import StageTime, Stopping
 from sim.policy import Move, Start, Stop
@@ -132,3 +132,62 @@ def test_a_fast_launch_can_be_stopped():
     record = simulate(node(gpu), jobs, Scripted([(1.5, swap)]))
     assert record.finish == pytest.approx([5.0, 2.5])
     assert stage_times(record, 0)["compute_end"] == pytest.approx(1.5)
+
+
+# How a device lets go -----------------------------------------------------------------------------------------
+
+
+def kernel_and_newcomer(preemption: Preemption, stopping: Stopping):
+    """A kernel of 5 s is stopped at 2.3 s for a newcomer of 1 s, and goes on after it."""
+    gpu = DeviceType("g", preemption=preemption, link=Link(upload=10.0, download=10.0))
+
+    def swap(view):
+        yield Stop(running(view, 0))
+        task = next(task for task in view.waiting() if task.index == 1)
+        yield Start(task, view.fit(task))
+
+    jobs = [Job([gpu_mode(gpu)], [5.0], stopping=stopping), Job([gpu_mode(gpu)], [1.0], arrival=1.0)]
+    return simulate(node(gpu), jobs, Scripted([(2.3, swap)]))
+
+
+@pytest.mark.parametrize(
+    ("preemption", "stopping", "newcomer", "kernel"),
+    [
+        # Blocks of 1 s: the third runs to its end, at 3; then 1 s of the newcomer, then 2 s of work left.
+        (Preemption("drain"), Stopping(block=1.0), 3.0, 6.0),
+        # The third block is thrown away: the newcomer starts at once, 3 s of work are left.
+        (Preemption("flush"), Stopping(block=1.0, idempotent=True), 2.3, 6.3),
+        # What is not idempotent cannot be thrown away.
+        (Preemption("flush"), Stopping(block=1.0), 3.0, 6.0),
+        # Without blocks a kernel can be left anywhere.
+        (Preemption("drain"), Stopping(), 2.3, 6.0),
+        # 10 bytes of state at 20 B/s out, and back over the link at 10 B/s.
+        (Preemption("context_switch", rate=20.0), Stopping(block=1.0, state=10), 2.8, 2.8 + 1 + 1 + 2.7),
+        # Everything is slower by a quarter: at 2.3 s 1.84 of the work are done, the block ends at 2.5.
+        (Preemption("flep", overhead=0.25), Stopping(block=1.0), 2.5, 2.5 + 1.25 + 3.75),
+    ],
+)
+def test_a_device_lets_go_in_its_own_way(preemption, stopping, newcomer, kernel):
+    record = kernel_and_newcomer(preemption, stopping)
+    assert record.start[1] == pytest.approx(newcomer)
+    assert record.finish[0] == pytest.approx(kernel)
+
+
+def test_what_drains_is_computed_once_and_what_is_flushed_is_lost():
+    drained = kernel_and_newcomer(Preemption("drain"), Stopping(block=1.0))
+    assert drained.compute == pytest.approx([5.0, 1.0])
+    assert drained.launches["busy"].sum() == pytest.approx(6.0)
+    assert drained.launches["lost"].sum() == 0.0
+    flushed = kernel_and_newcomer(Preemption("flush"), Stopping(block=1.0, idempotent=True))
+    assert flushed.compute == pytest.approx([5.0, 1.0])
+    assert flushed.launches["busy"].sum() == pytest.approx(6.3)
+    assert flushed.launches["lost"].sum() == pytest.approx(0.3)
+
+
+def test_blocks_are_counted_from_the_start_of_the_task():
+    """Stopped at 1.5 and 2.6: its second block ends at 2, its third at 3, whatever was between."""
+    gpu = DeviceType("g", preemption=Preemption("drain"))
+    jobs = [Job([gpu_mode(gpu)], [5.0], stopping=Stopping(block=1.0))]
+    record = simulate(node(gpu), jobs, Scripted([(1.5, stop(0)), (2.6, stop(0))]))
+    assert record.launches["end"] == pytest.approx([2.0, 3.0, 5.0])
+    assert record.finish == pytest.approx([5.0])

@@ -64,7 +64,9 @@ class GpuState:
         self.asleep = False
         self.normal = True
         self.frequency = 1.0
-        self.slowdown = 1.0
+        self.slowdown = 1.0 + device.type.preemption.overhead
+        if self.slowdown != 1.0:
+            self.normal = False
         self.ready_at = 0.0
         self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}

@@ -77,7 +77,7 @@ class Devices:
         for launch in launches:
             run.launcher.compute.materialise(launch)
         run.steady = False
-        state.slowdown = factor
+        state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False
         run.launcher.compute.retime(device, launches)
         run.changed("change")

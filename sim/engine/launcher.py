@@ -22,6 +22,9 @@ from sim.engine.transfers import Transfers, items_of
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from sim.model.tasks import Task
 
+BETWEEN = 1e-9
+"""Part of a block by which rounding may miss a point between two."""
+
 
 class Launcher:
     """Carries launches through their stages; `on_complete(launch)` is told when one has ended well."""
@@ -190,15 +193,21 @@ class Launcher:
         stages.flows.clear()
         stage = launch.stage
         progress = 0.0
+        residual = flushed = 0.0
         if stage == COMPUTE:
             self.compute.settle(launch)
+            done = launch.total - launch.left
+            if keep and not fault:
+                residual = self._to_the_end_of_the_block(launch)
+                if launch.total - launch.left < done:
+                    flushed = (done - (launch.total - launch.left)) / done
             progress = 1.0 - launch.left / launch.total if launch.total > 0 else 1.0
-            stages.compute_end = now
+            stages.compute_end = now + residual
         elif stage == DOWNLOAD:
             progress = 1.0
-        kept = self._keep(launch, progress, keep, fault)
+        kept = self._keep(launch, progress, keep, fault) * (1.0 - flushed)
         # Only what this launch computed is new; what was saved before is saved still.
-        saving = self._save_seconds(launch) if keep and not fault and progress > 0 else 0.0
+        saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         launch.stage = OVER
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
@@ -214,17 +223,16 @@ class Launcher:
         launch.stage = stage
         if outcome == LAUNCH_STOPPED and (fault or not keep):
             outcome = LAUNCH_LOST
-        row = self.recorder.launch(launch, outcome, now, lost=stages.busy * (1.0 - kept) if progress else 0.0)
+        end = now + residual
+        lost = stages.busy * (1.0 - kept) if progress or flushed else 0.0
+        row = self.recorder.launch(launch, outcome, end, lost=lost)
         for task in launch.tasks:
             if task._done == 0.0:
                 self.recorder.lose(task._history.rows)  # with all that earlier launches did
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
-        if progress == 0.0 or kept == 0.0:
-            self.account(launch, now, kept=0.0)
-        else:
-            self.account(launch, now, kept)
+        self.account(launch, end, kept if progress else 0.0)
         launch.stage = OVER
         name = "migrations" if outcome == LAUNCH_MOVED else "preemptions"
         for task in launch.tasks:
@@ -287,14 +295,44 @@ class Launcher:
             return 0.0
         return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
 
-    def _save_seconds(self, launch: Launch) -> float:
-        """Time to save: the fixed part, and state over the device's idle link."""
+    def _to_the_end_of_the_block(self, launch: Launch) -> float:
+        """Seconds until a launch that is stopped leaves the compute engine: where devices drain, those to the end of
+        the block, which are computed; a flush of idempotent kernels takes none and gives back what the block had."""
+        kind = launch.placement.devices[0].type.preemption.kind
+        block = max(task.shape.stopping.block for task in launch.tasks)
+        if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
+            return 0.0
+        stages = launch.stages
+        assert stages is not None
+        done = launch.total - launch.left
+        earlier = launch.task._done  # blocks are counted from the start of the task, not of this launch
+        before = launch.total * earlier / (1.0 - earlier)
+        blocks = (before + done) / block
+        if kind == "flush" and all(task.shape.stopping.idempotent for task in launch.tasks):
+            kept = max(0.0, math.floor(blocks + BETWEEN) * block - before)
+            launch.left = min(launch.total, launch.total - min(kept, done))
+            return 0.0
+        more = min(launch.left, max(0.0, math.ceil(blocks - BETWEEN) * block - before - done))
+        seconds = more / launch.rate if launch.rate > 0 else 0.0
+        launch.left -= more
+        stages.busy += stages.busy_rate * seconds
+        stages.energy += stages.watts * seconds
+        return seconds
+
+    def _save_seconds(self, launch: Launch, residual: float) -> float:
+        """Time until a stopped launch has left: the rest of its block, the fixed part of saving, and its state over
+        the device's idle link or at the rate of its context switch.  What drains or is flushed saves nothing."""
         device = launch.placement.devices[0]
+        preemption = device.type.preemption
+        if preemption.kind != "context_switch":
+            return residual
         seconds = 0.0
         for task in launch.tasks:
             stopping = task.shape.stopping
             seconds += stopping.save
-            if stopping.state and device.type.kind != "cpu":
+            if stopping.state and preemption.rate is not None:
+                seconds += stopping.state / preemption.rate
+            elif stopping.state and device.type.kind != "cpu":
                 seconds += Links.alone(self.links.down(device), stopping.state / len(launch.placement.devices))
         return seconds
 

@@ -52,7 +52,7 @@ def _private(links: Links, device: Device) -> bool:
 
 
 def _simple(mode: Mode) -> bool:
-    one = mode.gpus == 1 and mode.whole and not mode.span_any
+    one = mode.gpus == 1 and mode.whole and not mode.span_any and not mode.type.preemption.overhead
     return one and mode.type.sharing.kind == "exclusive"
 
 

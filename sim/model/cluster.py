@@ -61,6 +61,28 @@ class Sharing:
     reconfigure: float = 0.0
 
 
+PreemptionKind = Literal["context_switch", "drain", "flush", "flep"]
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """How an accelerator lets go of a launch that is stopped while it computes.
+
+    context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
+    drain: the blocks under way run to their end first; nothing is saved and nothing lost.
+    flush: at once; of idempotent kernels the blocks under way are thrown away, others are drained.
+    flep: as drain, at the preemption points between the blocks of a transformed kernel, which computes slower by
+        `overhead` all the time.
+    Tanasic, Gelado, Cabezas, Ramirez, Navarro, Valero, Enabling Preemptive Multiprogramming on GPUs (ISCA 2014);
+    Park, Park, Mahlke, Chimera: Collaborative Preemption for Multitasking on a Shared GPU (ASPLOS 2015);
+    Wu, Liu, Zhou, Jiang, FLEP: Enabling Flexible and Efficient Preemption on GPUs (ASPLOS 2017).
+    """
+
+    kind: PreemptionKind = "context_switch"
+    rate: float | None = None
+    overhead: float = 0.0
+
+
 @dataclass(frozen=True)
 class Power:
     """Watts of a device when idle, busy (at full speed) and asleep, and how long it takes to wake.
@@ -86,6 +108,7 @@ class DeviceType:
     link: Link = field(default_factory=Link)
     sharing: Sharing = field(default_factory=Sharing)
     power: Power = field(default_factory=Power)
+    preemption: Preemption = field(default_factory=Preemption)
     multiprocessors: int | None = None
     peak: object | None = None
     """What the roofline cost model needs to know of this type (`sim.workload.roofline.Peak`), if anything."""

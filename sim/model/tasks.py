@@ -93,12 +93,16 @@ class Stopping:
     A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
     fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
+    `block`: a kernel can be left only between blocks of so many seconds, where the device drains or flushes
+    (`sim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
     """
 
     save: float = 0.0
     restore: float = 0.0
     state: int = 0
     interval: float = math.inf
+    block: float = 0.0
+    idempotent: bool = False
 
 
 class Shape:

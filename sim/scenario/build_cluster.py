@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
+from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Sharing
 from sim.scenario import cluster_schema as schema
 from sim.scenario.document import Document, Path_
 
@@ -101,6 +101,9 @@ def _type(accelerator: schema.Accelerator, pcie: schema.Pcie) -> DeviceType:
             sharing.reconfigure,
         ),
         power=_power(accelerator.power),
+        preemption=Preemption(
+            accelerator.preemption.kind, accelerator.preemption.rate, accelerator.preemption.overhead
+        ),
         multiprocessors=accelerator.multiprocessors,
         peak=accelerator.peak,
     )

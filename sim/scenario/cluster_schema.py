@@ -60,6 +60,26 @@ class Sharing(Model):
         return value
 
 
+class Preemption(Model):
+    """How an accelerator lets go of what it computes; `preemption: drain` alone is the kind."""
+
+    kind: Literal["context_switch", "drain", "flush", "flep"]
+    rate: BytesPerSecond | None = None
+    overhead: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _belongs(self) -> Preemption:
+        if self.rate is not None and self.kind != "context_switch":
+            raise KeyProblem("rate", "state is saved only by context_switch")
+        if self.rate == 0:
+            raise KeyProblem("rate", "a rate must be above 0")
+        if self.overhead and self.kind != "flep":
+            raise KeyProblem("overhead", "only flep slows its kernels down all the time")
+        if self.overhead < 0:
+            raise KeyProblem("overhead", "must not be negative")
+        return self
+
+
 class Link(Model):
     """Bandwidth per direction; a direction that is not given has that of the other."""
 
@@ -125,6 +145,9 @@ class Accelerator(Model):
         Sharing(kind="exclusive")
     )
     power: Power = Power()
+    preemption: Annotated[Preemption, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
+        Preemption(kind="context_switch")
+    )
     multiprocessors: Count | None = None
     peak: NamedPeak | None = None
 

@@ -85,6 +85,8 @@ class Stopping(Model):
     restore: Seconds = 0.0
     state: Bytes = 0
     interval: Seconds | None = None
+    block: Seconds = 0.0
+    idempotent: Flag = False
     preemptible: Flag = True
 
     @field_validator("interval")

@@ -105,7 +105,8 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
     if given is None:
         return NO_STOPPING, True
     interval = math.inf if given.interval is None else given.interval
-    return Stopping(given.save, given.restore, given.state, interval), given.preemptible
+    costs = Stopping(given.save, given.restore, given.state, interval, given.block, given.idempotent)
+    return costs, given.preemptible
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
