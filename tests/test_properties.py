@@ -32,6 +32,12 @@ PARAMETERS = {
     "edf": {"discipline": ["block", "skip"], "preemptive": [False, True], "drop_expired": [False, True]},
     "round_robin": {"quantum": [0.3, 2.0]},
     "processor_sharing": {},
+    "heteroprio": {"spoliation": [False, True]},
+    "eft": {"driver_cores": [0, 1]},
+    "er_ls": {},
+    "dmda": {"driver_cores": [0, 1], "prefetch": [False, True]},
+    "dmdas": {"driver_cores": [0, 1], "prefetch": [False, True]},
+    "lws": {"driver_cores": [0, 1]},
 }
 ORDERS = {"discipline": ["block", "skip"]}
 

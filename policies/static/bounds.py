@@ -1,7 +1,7 @@
 """Lower bounds on the makespan of n independent tasks on m CPUs and k GPUs: no schedule is shorter.
 
-`area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum.  `p` are the CPU times and `q` the
-GPU times, as arrays; inf where a task cannot run.
+`area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum, and `area_bound` ≤ `released_bound`
+≤ the optimum with release times.  `p` are the CPU times and `q` the GPU times, as arrays; inf where a task cannot run.
 Reference: the area bound with tasks split over both kinds is that of Agullo, Beaumont, Eyraud-Dubois and Kumar, Are
 Static Schedules so Bad? (2016); the pruning of impossible pairs is that of Lenstra, Shmoys and Tardos (1990).
 Cost: one sort by p/q; then O(n) for the area bound and O(n) a guess, some 30 guesses, for the linear one.
@@ -9,6 +9,7 @@ Cost: one sort by p/q; then O(n) for the area bound and O(n) a guess, some 30 gu
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,40 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
     """max_j min(p_j, q_j): every task takes at least its shorter time, wherever it runs."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
+
+
+def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
+    """With release times: max over j of r_j + min(p_j, q_j), and over r of r + area bound of what is released at r
+    or later; counted from 0.
+
+    The area falls as r grows, so between two release times r + area is at most the later one + the area of the
+    earlier: stretches that cannot beat the best are not looked into.  So many areas at most; fewer give a bound too.
+    """
+    if not len(p):
+        return 0.0
+    alone = np.minimum(p if m else np.inf, q if k else np.inf)
+    best = float(np.max(release + alone))
+    order = np.argsort(release, kind="stable")
+    p, q = p[order], q[order]
+    times, first = np.unique(release[order], return_index=True)
+
+    def area(index: int) -> float:
+        nonlocal best
+        found = area_bound(p[first[index] :], q[first[index] :], m, k)
+        best = max(best, float(times[index]) + found)
+        return found
+
+    whole = area(0)
+    open_ = [(-float(times[-1]) - whole, 0, len(times), whole)]  # most that is possible, ends, area at the first
+    for _ in range(evaluations):
+        most, low, high, before = open_[0]
+        if -most <= best or high - low < 2:
+            break
+        middle = (low + high) // 2
+        later = area(middle)
+        heapq.heapreplace(open_, (-float(times[middle - 1]) - before, low, middle, before))
+        heapq.heappush(open_, (-float(times[high - 1]) - later, middle, high, later))
+    return best
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from typing import Literal
 
 import numpy as np
 
+from policies.static.graph_bounds import graph_bound
 from policies.static.instance import runnable
-from policies.static.schedule import Graph, Schedule, plan_of, successors
+from policies.static.schedule import Graph, Schedule, graph_of, plan_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
@@ -44,7 +45,9 @@ class Graham(PlannedScheduler):
         keys = {"given": np.zeros(instance.size), "longest": -shortest, "shortest": shortest}
         order = np.argsort(keys[self.order], kind="stable").tolist()
         tasks = problem.tasks
-        return plan_of(instance, graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors))
+        schedule = graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
+        return plan_of(instance, schedule, bound)
 
 
 def graham(

@@ -7,14 +7,16 @@ A *lane* is what runs one task at a time: a core or an accelerator.  Planners of
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Node
 from sim.model.plan import Plan, Step, can_host, lane_names
+from sim.model.tasks import Shape, Tasks
 from sim.policy import PlanProblem
 
 
@@ -50,8 +52,11 @@ class Instance:
         return Plan(steps, makespan=makespan)
 
 
-def instance_of(problem: PlanProblem, planner: str) -> Instance:
-    """The sequential tasks of a problem; ScenarioError naming the planner and every kind of misfit."""
+def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
+    """The sequential tasks of a problem; ScenarioError naming the planner and every kind of misfit.
+
+    everywhere: must a mode fit on every node with its type of device, so that all lanes of a type are alike?
+    """
     cluster, tasks = problem.cluster, problem.tasks
     lanes_by_type: dict[DeviceType, list[str]] = {}
     for name, device in lane_names(cluster).items():
@@ -61,7 +66,7 @@ def instance_of(problem: PlanProblem, planner: str) -> Instance:
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
     time = np.full((len(tasks), len(types)), np.inf)
     mode_of = np.full((len(tasks), len(types)), -1, dtype=np.int32)
-    problems: dict[str, None] = {}
+    problems: dict[str, None] = dict.fromkeys(_wrong_times(tasks))
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         if not len(rows):
@@ -72,7 +77,8 @@ def instance_of(problem: PlanProblem, planner: str) -> Instance:
                 continue  # a type without lanes: cores on a cluster that has none
             sequential = mode.cpus == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
             # Planners take all lanes of a type for equal, so a mode must be at home on each.
-            if not sequential or not all(can_host(node, mode) for node in hosts[mode.type]):
+            enough = all if everywhere else any
+            if not sequential or not enough(can_host(node, mode) for node in hosts[mode.type]):
                 continue
             usable = True
             kind = column[mode.type]
@@ -81,21 +87,48 @@ def instance_of(problem: PlanProblem, planner: str) -> Instance:
             time[rows[better], kind] = seconds[better]
             mode_of[rows[better], kind] = position
         if not usable:
-            first = tasks.name(int(rows[0]))
-            what = "tasks of one core or one whole GPU"
-            problems[f"{planner} plans {what}; {len(rows)} tasks are not (the first is {first})"] = None
+            problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape, hosts)] = None
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
     return Instance(problem, types, [lanes_by_type[kind] for kind in types], time, mode_of)
+
+
+def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
+    """Why tasks of this shape cannot be planned, as a sentence."""
+    known = [mode for mode in shape.modes if hosts.get(mode.type)]
+    sequential = [mode for mode in known if (mode.cpus == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole)]
+    if not sequential:
+        what = "tasks of one core or one whole GPU"
+        return f"{planner} plans {what}; {count} tasks are not (the first is {first})"
+    mode = sequential[0]
+    named = f"task {first}" + (f" (and {count - 1} more like it)" if count > 1 else "")
+    largest = max((node.memory for node in hosts[mode.type] if node.memory is not None), default=0)
+    if mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
+        wants, has = mode.gpu_memory, f"a {mode.type.name} has {mode.type.memory / 1e9:.6g} GB"
+    elif any(node.memory is not None and mode.memory > node.memory for node in hosts[mode.type]):
+        wants, has = mode.memory, f"the largest node with a {mode.type.name} has {largest / 1e9:.6g} GB"
+        if largest >= mode.memory:
+            has = f"not every node with a {mode.type.name} has that, and {planner} takes all of a type for alike"
+    else:
+        return f"{planner}: {named} needs {mode.cpus / 1000:g} cores beside a {mode.type.name}; not every node has them"
+    return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
+
+
+def _wrong_times(tasks: Tasks) -> Iterator[str]:
+    """Times that no scenario file lets through, but a table made in Python may have."""
+    for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
+        rows = np.flatnonzero(bad.any(axis=1))
+        if len(rows):
+            yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
 
 
 def _has(node: Node, kind: DeviceType) -> bool:
     return (node.cpus > 0 and node.cpu.type is kind) or any(device.type is kind for device in node.accelerators)
 
 
-def runnable(problem: PlanProblem, planner: str) -> Instance:
+def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
     """The instance of a problem; ScenarioError also where a task can run on none of the lanes."""
-    instance = instance_of(problem, planner)
+    instance = instance_of(problem, planner, everywhere)
     nowhere = np.flatnonzero(~np.isfinite(instance.time).any(axis=1))
     if len(nowhere):
         first = problem.tasks.name(int(nowhere[0]))
@@ -110,7 +143,8 @@ def independent(problem: PlanProblem, planner: str) -> Instance:
     if bound:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
-        raise ScenarioError(Problem(f"{text}: heft, mct and graham plan task graphs", key="policy.scheduler"))
+        others = "cpop, graham, heft, hlp, mct and peft plan task graphs"
+        raise ScenarioError(Problem(f"{text}: {others}", key="policy.scheduler"))
     return runnable(problem, planner)
 
 

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from policies.static.graph_bounds import graph_bound
 from policies.static.instance import runnable
-from policies.static.schedule import Graph, Schedule, plan_of, topological
+from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
@@ -31,7 +32,9 @@ class Mct(PlannedScheduler):
         instance = runnable(problem, "mct")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        return plan_of(instance, mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors))
+        schedule = mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
+        return plan_of(instance, schedule, bound)
 
 
 def mct(

@@ -11,6 +11,7 @@ import numpy as np
 from policies.static.instance import Instance
 from sim.errors import ScenarioError
 from sim.model.plan import Plan, Step
+from sim.model.tasks import Tasks
 
 Graph = Sequence[Sequence[int]]
 """Predecessors of each task."""
@@ -45,10 +46,10 @@ class Schedule:
         return float(self.finish.max(initial=0.0))
 
 
-def plan_of(instance: Instance, schedule: Schedule) -> Plan:
+def plan_of(instance: Instance, schedule: Schedule, bound: float | None = None) -> Plan:
     """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
 
-    Its makespan is counted from the first arrival, as that of a run.
+    Its makespan is counted from the first arrival, as that of a run and a lower bound on it.
     """
     placed = np.empty(instance.size, dtype=np.int64)
     placed[schedule.order] = np.arange(instance.size)
@@ -58,7 +59,14 @@ def plan_of(instance: Instance, schedule: Schedule) -> Plan:
         lane = instance.lanes[kind][int(schedule.lane[task])]
         steps.append(Step(task, int(instance.mode[task, kind]), (lane,)))
     first = float(instance.problem.tasks.arrival.min(initial=np.inf)) if instance.size else 0.0
-    return Plan(steps, makespan=schedule.makespan - first)
+    makespan = schedule.makespan - first
+    # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
+    return Plan(steps, makespan, None if bound is None else min(bound, makespan))
+
+
+def graph_of(tasks: Tasks) -> Graph:
+    """Predecessors of each task, none of each where there is no graph."""
+    return tasks.predecessors or [()] * len(tasks)
 
 
 def successors(predecessors: Graph) -> list[list[int]]:

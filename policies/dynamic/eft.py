@@ -1,0 +1,37 @@
+"""Earliest finish time, online: each task, once ready, goes for good to the device on which it would end first.
+
+Decides where, by the estimated times of all tasks that were assigned to a device before; blind to the places of
+data.  Assigned tasks start in the order in which they became ready.
+Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unlike
+machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
+Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unlike lanes at most m times the least makespan of
+independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997: greedy).
+Weakness: greedy; a task that hardly gains takes the device that the next one needs; a graph whose data are large is
+torn apart (see `dmda`).
+Cost: O(kinds of node × types + log devices) a task; linear in the devices of a type for gangs, tasks of several
+cores and fractions.
+"""
+
+from __future__ import annotations
+
+from policies.dynamic.earliest import Cores, EarliestLine
+from sim.model.plan import Placement
+from sim.model.tasks import Task
+from sim.policy import View
+
+
+class Eft(EarliestLine):
+    """Earliest finish time by estimates of computing only.
+
+    driver_cores: cores that get no work, for each GPU of their node.
+    """
+
+    def __init__(self, driver_cores: Cores = 0):
+        super().__init__(driver_cores)
+
+    def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
+        mode = placement.mode
+        seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        if mode.span_speed != 1.0 and len({device.node for device in placement.devices}) > 1:
+            seconds /= mode.span_speed
+        return free, free + seconds

@@ -1,0 +1,225 @@
+"""HeteroPrio: accelerators take the task that gains most from them, cores the one that gains least.
+
+Decides when, where, and what is started over.  Ready tasks are sorted by acceleration, the time on a core over the
+time on a GPU (of tasks with several modes on a side: the best).  An idle GPU takes from the most accelerated end, an
+idle core from the other.  Among equally accelerated tasks the highest priority is nearest the GPUs if they gain from
+one, nearest the cores if they do not; priority is `priority`, then the distance from the end of the task graph.
+An idle device that finds nothing to take restarts a task of the other side there if it would end earlier so, those
+that end last first (spoliation: the work done is lost).
+Reference: Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, Task-based FMM for Heterogeneous Architectures (2015);
+Beaumont, Eyraud-Dubois, Kumar, Approximation Proofs of a Fast and Efficient List Scheduling Algorithm for Task-Based
+Runtime Systems on Multicores and GPUs (2017), and Fast Approximation Algorithms for Task-Based Runtime Systems
+(2018).  With spoliation the makespan of independent tasks is at most phi = 1.618 times the least on one core and one
+GPU, 1 + phi on m cores and one GPU, 2 + sqrt 2 on m and k; of graphs 2 + max(m/k, k/m) (Beaumont, Eyraud-Dubois,
+Simon, Analysis of a List Scheduling Algorithm for Task Graphs on Two Types of Resources, 2020).  Without it there is
+no bound: the last idle core takes what a GPU does in no time.
+Weakness: transfers are not counted when a task is taken; work done by spoliated tasks is lost, energy with it.
+Cost: O(shapes + log n) a decision.  Spoliation looks only at tasks that run on their worse side and, where tasks only
+compute, only at those for which a restart pays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from policies.dynamic.levels import bottom_levels
+from policies.dynamic.lines import first_place
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View
+
+CORES, ACCELERATORS = 0, 1
+ROUNDING = 1e-9
+"""A restart has to gain more than this part of the time to the end."""
+
+
+class TwoEnded:
+    """Waiting tasks of one shape, sorted by acceleration: a heap from each end.
+
+    An entry is void once its task waits no longer or was pushed again.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: tuple[list[Any], list[Any]] = ([], [])
+
+    def push(self, key: tuple[float, ...], task: Task) -> None:
+        """The least key is the end of the accelerators."""
+        task.ticket += 1
+        heappush(self._heaps[ACCELERATORS], (key, task.ticket, task))
+        heappush(self._heaps[CORES], (tuple(-part for part in key), task.ticket, task))
+
+    def head(self, side: int) -> tuple[tuple[float, ...], int, Task] | None:
+        """The entry that this side takes next."""
+        heap = self._heaps[side]
+        while heap:
+            _, ticket, task = heap[0]
+            if task.state == WAITING and task.ticket == ticket:
+                return heap[0]
+            heappop(heap)
+        return None
+
+
+class HeteroPrio(Scheduler):
+    """Sorted by acceleration, taken from both ends.
+
+    spoliation: may idle devices restart what runs on the other side?
+    """
+
+    def __init__(self, spoliation: bool = True):
+        self.spoliation = spoliation
+        self.queues: dict[Shape, TwoEnded] = {}
+        self._levels: list[float] = []
+        self._misplaced: tuple[dict[Shape, dict[int, Task]], dict[Shape, dict[int, Task]]] = ({}, {})
+        """By side and shape: tasks that run there, although the other side would take less time."""
+        self._worth: tuple[list[Any], list[Any]] = ([], [])
+        """By side: (minus the time until which a restart pays, row, ticket, task) of them, a heap with void entries."""
+        self._blocked: dict[tuple[Shape, int], None] = {}
+        self._limit = 64
+        self._releases = -1
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self._levels = bottom_levels(problem.tasks)
+
+    def ready(self, task: Task) -> None:
+        self.finished(task)
+        queue = self.queues.get(task.shape)
+        if queue is None:
+            queue = self.queues[task.shape] = TwoEnded()
+        queue.push(self.key(task), task)
+
+    def finished(self, task: Task) -> None:
+        for misplaced in self._misplaced:
+            tasks = misplaced.get(task.shape)
+            if tasks and tasks.pop(task.index, None) and not tasks:
+                del misplaced[task.shape]
+
+    gone = finished
+
+    def key(self, task: Task) -> tuple[float, ...]:
+        """Where it stands; the accelerators take the least."""
+        core, gpu = best_times(task)
+        if core == gpu:  # both may be 0
+            acceleration = 1.0
+        else:
+            acceleration = core / gpu if gpu else math.inf
+        sign = -1.0 if acceleration >= 1 else 1.0
+        level = self._levels[task.index] if self._levels else 0.0
+        return -acceleration, sign * task.priority, sign * level, task.ready, task.index
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if view.releases != self._releases:
+            self._releases = view.releases
+            self._blocked.clear()
+        for side in (ACCELERATORS, CORES):
+            yield from self._take(side, view)
+        if self.spoliation:
+            for side in (ACCELERATORS, CORES):
+                yield from self._spoliate(side, view)
+        if not view.waiting_count and not any(self._misplaced):
+            yield WAIT_FOR_READY
+
+    def _take(self, side: int, view: View) -> Iterator[Decision]:
+        """What this side takes of the queue, until nothing fits there."""
+        heads: list[Any] = []
+        for number, (shape, queue) in enumerate(self.queues.items()):
+            entry = queue.head(side) if (shape, side) not in self._blocked and _modes(shape, side) else None
+            if entry is not None:
+                heappush(heads, (entry[0], number, entry[2], queue))
+        while heads:
+            _, number, task, queue = heappop(heads)
+            placement = self._place(task, side, view)
+            if placement is None:
+                if not any(view.fits(mode) for mode in _modes(task.shape, side)):
+                    self._blocked[task.shape, side] = None
+                continue
+            yield self._start(task, placement, view)
+            entry = queue.head(side)
+            if entry is not None:
+                heappush(heads, (entry[0], number, entry[2], queue))
+
+    @staticmethod
+    def _place(task: Task, side: int, view: View) -> Placement | None:
+        """The task's fastest mode of a side that fits now."""
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            if mode.on_cpu == (side == CORES):
+                placement = first_place(task, mode, view)
+                if placement is not None:
+                    return placement
+        return None
+
+    def _start(self, task: Task, placement: Placement, view: View) -> Start:
+        core, gpu = best_times(task)
+        side = CORES if placement.mode.on_cpu else ACCELERATORS
+        here, there = (core, gpu) if side == CORES else (gpu, core)
+        if self.spoliation and there < here and task.shape.preemptible:
+            self._misplaced[side].setdefault(task.shape, {})[task.index] = task
+            mode = placement.mode
+            gain = mode.fixed + task.estimates[task.shape.position[mode]] - there
+            heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
+        return Start(task, placement)
+
+    # Spoliation -----------------------------------------------------------------------------------------------
+
+    def _spoliate(self, side: int, view: View) -> Iterator[Decision]:
+        """Restart on this side what would end earlier so; what ends last is looked at first."""
+        shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]
+        if not shapes:
+            return
+        if view.steady:
+            tasks = self._worth_it(1 - side, view.now)
+        else:
+            tasks = [task for shape in shapes for task in self._misplaced[1 - side][shape].values()]
+        ranked = [(-view.expected_finish(task), -task.priority, task.index, task) for task in tasks]
+        for end, _, _, task in sorted(ranked):
+            if task.state != RUNNING:
+                continue
+            placement = self._place(task, side, view)
+            if placement is None and not any(view.fits(mode) for shape in shapes for mode in _modes(shape, side)):
+                return
+            if placement is not None and self._anew(task, placement, view) < (-end - view.now) * (1 - ROUNDING):
+                yield Stop(task, keep=False)
+                yield self._start(task, placement, view)
+
+    def _worth_it(self, side: int, now: float) -> list[Task]:
+        """Tasks running on a side that would end earlier if restarted now, where nothing but computing takes time."""
+        heap, found = self._worth[side], []
+        while heap and -heap[0][0] > now:
+            entry = heappop(heap)
+            task = entry[3]
+            if task.ticket == entry[2] and task.index in self._misplaced[side].get(task.shape, ()):
+                found.append(entry)
+        for entry in found:
+            heappush(heap, entry)
+        if len(heap) > self._limit:  # entries of tasks that have ended
+            heap[:] = [e for e in heap if e[3].ticket == e[2] and e[1] in self._misplaced[side].get(e[3].shape, ())]
+            heapify(heap)
+            self._limit = max(64, 2 * len(heap))
+        return [entry[3] for entry in found]
+
+    @staticmethod
+    def _anew(task: Task, placement: Placement, view: View) -> float:
+        """Seconds from a start there now to the end, without what it has done since it started."""
+        mode = placement.mode
+        stages = view.stages((task,), placement)
+        compute = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+
+def best_times(task: Task) -> tuple[float, float]:
+    """Least estimated time on cores and on accelerators; inf where it cannot run."""
+    best = [math.inf, math.inf]
+    for position in task.modes_by_speed():
+        mode = task.modes[position]
+        side = CORES if mode.on_cpu else ACCELERATORS
+        best[side] = min(best[side], mode.fixed + task.estimates[position])
+    return best[CORES], best[ACCELERATORS]
+
+
+def _modes(shape: Shape, side: int) -> list[Mode]:
+    return [mode for mode in shape.modes if mode.on_cpu == (side == CORES)]

@@ -1,0 +1,315 @@
+"""Schedulers that choose a place once, when a task becomes ready: a line of tasks before each place, and when it ends.
+
+A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It knows
+when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where there are fractions) will have served
+what is assigned to it.  A gang stands in the lines of all its devices and starts when it heads each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace, nsmallest
+from typing import Any
+
+from sim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import WAITING, Mode, Task, Tasks
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+
+SLICES = 12
+"""Lanes of a GPU of a type on which fractions run."""
+
+
+class Line:
+    """Tasks before one place, and when its lanes will be free.
+
+    Ends are kept less `shift`: where a task ends earlier or later than expected, all behind it move with it (on a
+    line of several lanes by their share of it).
+    """
+
+    __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")
+
+    def __init__(self, number: int, kind: DeviceType, lanes: int, device: Device | None = None):
+        self.number = number
+        self.type = kind
+        self.device = device
+        self.lanes = lanes
+        self.most = lanes * kind.streams
+        """Lanes of launches that may be in flight."""
+        self.ends = [0.0] * max(1, lanes)
+        self.shift = 0.0
+        self.queue: list[tuple[Any, int, Job]] = []
+        self.used = 0
+        self.up = True
+        self.changed: Callable[[Line], None] | None = None
+        """Told of every change of the ends."""
+
+    def first_end(self) -> float:
+        """When the first lane has served what is assigned to it."""
+        return self.ends[0] + self.shift
+
+    def free_at(self, need: int, now: float) -> float:
+        """When so many lanes will be free (all, if there are fewer)."""
+        end = self.ends[0] if need == 1 else nsmallest(need, self.ends)[-1]
+        return max(now, end + self.shift)
+
+    def occupy(self, need: int, end: float) -> None:
+        """So many lanes, those that are free first, serve until this time."""
+        if need == 1:
+            heapreplace(self.ends, end - self.shift)
+        else:
+            need = min(need, len(self.ends))
+            for _ in range(need):
+                heappop(self.ends)
+            for _ in range(need):
+                heappush(self.ends, end - self.shift)
+        if self.changed is not None:
+            self.changed(self)
+
+    def delay(self, need: int, seconds: float) -> None:
+        """What stands on so many lanes takes longer than expected, or less long."""
+        if seconds:
+            self.shift += seconds * min(1.0, need / len(self.ends))
+            if self.changed is not None:
+                self.changed(self)
+
+    def head(self) -> Job | None:
+        """The job that goes next."""
+        queue = self.queue
+        while queue and queue[0][2].over:
+            heappop(queue)
+        return queue[0][2] if queue else None
+
+
+class Job:
+    """A task with its place: the lines it stands in, the lanes it needs of each, and how long by estimate.
+
+    `placement` is None where any devices of the line's type will do.
+    """
+
+    __slots__ = (
+        "task", "mode", "placement", "lines", "need", "begin", "length", "since", "started", "over",
+        "fetched",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        task: Task,
+        mode: Mode,
+        placement: Placement | None,
+        lines: tuple[Line, ...],
+        need: int,
+        begin: float,
+        length: float,
+    ):
+        self.task = task
+        self.mode = mode
+        self.placement = placement
+        self.lines = lines
+        self.need = need
+        self.begin = begin
+        self.length = length
+        self.since = [0.0] * len(lines)
+        """The shift of each line when the job was assigned to it."""
+        self.started = False
+        self.over = False
+        """Started, or gone: no longer in a queue."""
+        self.fetched = False
+
+
+class AssigningScheduler(Scheduler):
+    """Base: `assign` chooses a line for a task as soon as it is ready; there it waits in the order of `key`.
+
+    Where a device fails, what waits before it is assigned anew.
+    Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
+    again at those whose head lacks host cores or memory.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.jobs: dict[int, Job] = {}
+        self._new: list[Task] = []
+        self._homeless: list[Task] = []
+        self._due: dict[int, Line] = {}
+        self._starved: dict[int, Line] = {}
+        self._unit: dict[DeviceType, int] = {}
+        self._down: dict[int, None] = {}
+        self._tickets = 0
+        self._releases = -1
+        self.waiting = 0
+
+    # What a policy gives --------------------------------------------------------------------------------------
+
+    def make_lines(self, cluster: Cluster) -> list[Line]:
+        """All lines, numbered from 0."""
+        raise NotImplementedError
+
+    def assign(self, task: Task, view: View) -> Job | None:
+        """The task's place; None while no device it could run on is up."""
+        raise NotImplementedError
+
+    def key(self, task: Task) -> Any:
+        """The order in a line: the least goes first, ties in the order of assignment."""
+        return 0
+
+    def after_starts(self, lines: Sequence[Line], view: View) -> Iterator[Decision]:
+        """Decisions after all starts of a round, for lines where something has changed."""
+        return iter(())
+
+    # Hooks ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self.study(problem.tasks)
+
+    def study(self, tasks: Tasks) -> None:
+        """What has to be known of the load: on which types there are fractions."""
+        for shape in tasks.shapes:
+            for mode in shape.modes:
+                if mode.gpus and not mode.whole:
+                    self._unit[mode.type] = SLICES
+
+    def need(self, mode: Mode) -> int:
+        """Lanes that a launch takes of each of its lines."""
+        if mode.on_cpu:
+            return max(1, -(-mode.cpus // MILLI))
+        return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
+
+    def unit(self, kind: DeviceType) -> int:
+        """Lanes of one device of a type."""
+        return self._unit.get(kind, 1)
+
+    def begin(self, view: View) -> None:
+        self._view = view
+        self.lines = self.make_lines(view.cluster)
+        self.of_device = {line.device.index: line for line in self.lines if line.device is not None}
+
+    def ready(self, task: Task) -> None:
+        if task.index in self.jobs:  # a device failed under it
+            self._leave(task)
+        self._new.append(task)
+        self.waiting += 1
+
+    def finished(self, task: Task) -> None:
+        self._leave(task)
+
+    def gone(self, task: Task) -> None:
+        if not self._leave(task):
+            self.waiting -= task in self._new or task in self._homeless
+
+    def device(self, device: Device, up: bool) -> None:
+        """Without its cores a node's accelerators cannot be used either."""
+        if up:
+            self._down.pop(device.index, None)
+            self._new += self._homeless
+            self._homeless = []
+        else:
+            self._down[device.index] = None
+        node = self._view.cluster.nodes[device.node]
+        for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
+            line = self.of_device.get(other.index)
+            if line is not None:
+                line.up = other.index not in self._down and node.cpu.index not in self._down
+                if not line.up:
+                    self._give_up(line)
+
+    def _give_up(self, line: Line) -> None:
+        """What waits in a line is assigned anew."""
+        for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
+            if not job.over:
+                self._unassign(job)
+                self._new.append(job.task)
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if view.releases != self._releases:
+            self._releases = view.releases
+            self._due.update(self._starved)
+            self._starved.clear()
+        new, self._new = self._new, []
+        for task in new:
+            if task.state == WAITING:
+                job = self.assign(task, view)
+                if job is None:
+                    self._homeless.append(task)
+                else:
+                    self._enqueue(job)
+        looked_at = []
+        while self._due:
+            line = self._due.pop(next(iter(self._due)))
+            looked_at.append(line)
+            while (job := line.head()) is not None and all(other.head() is job for other in job.lines):
+                placement = self._placement(job, line, view)
+                if placement is None:
+                    break
+                self._start(job)
+                yield Start(job.task, placement)
+        yield from self.after_starts(looked_at, view)
+        if not self.waiting:
+            yield WAIT_FOR_READY
+
+    def _placement(self, job: Job, line: Line, view: View) -> Placement | None:
+        """Where the head of a line starts now, if it can."""
+        placement = job.placement
+        if placement is None:
+            placement = first_place(job.task, job.mode, view)
+        elif any(other.used and other.used + job.need > other.most for other in job.lines):
+            return None  # the next end on that line makes it due
+        elif not view.fits(job.mode, placement, (job.task,)):
+            placement = None
+        if placement is None:
+            self._starved[line.number] = line
+        return placement
+
+    def _enqueue(self, job: Job) -> None:
+        self._tickets += 1
+        self.jobs[job.task.index] = job
+        end = job.begin + job.length
+        for number, line in enumerate(job.lines):
+            job.since[number] = line.shift
+            line.occupy(job.need, end)
+            heappush(line.queue, (self.key(job.task), self._tickets, job))
+            self._due[line.number] = line
+
+    def _start(self, job: Job) -> None:
+        job.started = job.over = True
+        self.waiting -= 1
+        for line in job.lines:
+            line.used += job.need
+            heappop(line.queue)
+        if len(job.lines) > 1:  # the others have new heads, and may have been looked at already
+            self._due.update((line.number, line) for line in job.lines)
+
+    def _leave(self, task: Task) -> bool:
+        """A task ends, or waits no longer."""
+        job = self.jobs.get(task.index)
+        if job is None:
+            return False
+        if not job.started:
+            self.waiting -= 1
+            self._unassign(job)
+            return True
+        del self.jobs[task.index]
+        late = self._view.now - (job.begin + job.length)
+        for number, line in enumerate(job.lines):
+            line.used -= job.need
+            line.delay(job.need, late - (line.shift - job.since[number]))
+            self._due[line.number] = line
+        return True
+
+    def _unassign(self, job: Job) -> None:
+        """Out of its lines, before it started."""
+        del self.jobs[job.task.index]
+        job.over = True
+        for line in job.lines:
+            line.delay(job.need, -job.length)
+            self._due[line.number] = line
+
+
+def first_place(task: Task, mode: Mode, view: View) -> Placement | None:
+    """The first devices on which the mode fits now and the task's data find room."""
+    placement = view.first(mode)
+    if placement is None or view.holds(task, placement):
+        return placement
+    places = (view.on_node(mode, node, task) for node in view.nodes_fitting(mode))
+    return next((place for place in places if place is not None), None)

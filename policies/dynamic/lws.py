@@ -1,0 +1,325 @@
+"""Locality work stealing (`lws` of StarPU): tasks wait where they were set free; who is idle takes from its neighbours.
+
+Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
+predecessors, whose data are still there; tasks without predecessors go round the workers.  An idle worker takes the
+newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its node,
+then those of the nodes beside it, nearest first.  Higher `priority` goes before age.  A worker is an accelerator, or
+the cores of a node.
+Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
+expected time of a fully strict computation is T1/P + O(T_inf), with random victims; by locality as in StarPU
+(Augonnet et al., 2011).
+Weakness: no estimates, so that a core takes what a GPU would do in no time; no bound on unlike workers.
+Gangs and tasks that need much memory start when an idle worker's node has room for them, or wait while others pass.
+Cost: O(shapes + log n) a task that starts at home; to steal, and to find a taker for a task whose home is busy, as
+many nodes as must be looked at, nearest first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
+from heapq import heappop, heappush
+from itertools import chain, count
+from typing import Any
+
+from policies.dynamic.earliest import Cores
+from sim.model.cluster import MILLI, WHOLE, Device
+from sim.model.plan import Placement, can_host
+from sim.model.tasks import WAITING, Mode, Shape, Task
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+
+OWN, STOLEN = 0, 1
+
+
+class Deque:
+    """Tasks of one shape before a worker: the newest goes to the worker itself, the oldest to thieves."""
+
+    def __init__(self) -> None:
+        self._heaps: tuple[list[Any], list[Any]] = ([], [])
+
+    def push(self, task: Task, number: int) -> None:
+        task.ticket += 1
+        heappush(self._heaps[OWN], (-task.priority, -number, task.ticket, task))
+        heappush(self._heaps[STOLEN], (-task.priority, number, task.ticket, task))
+
+    def head(self, end: int) -> Any:
+        """The entry at one end, (minus priority, age, ticket, task), or None."""
+        heap = self._heaps[end]
+        while heap:
+            entry = heap[0]
+            if entry[3].state == WAITING and entry[3].ticket == entry[2]:
+                return entry
+            heappop(heap)
+        return None
+
+
+class Worker:
+    """An accelerator, or the cores of a node."""
+
+    __slots__ = ("device", "number", "deques", "up", "room", "used")
+
+    def __init__(self, device: Device, number: int, room: int):
+        self.device = device
+        self.number = number
+        self.deques: dict[Shape, Deque] = {}
+        self.up = True
+        self.room = room
+        """Thousandths of cores, or millionths of GPUs, that may work at a time."""
+        self.used = 0
+
+    def runs(self, shape: Shape) -> list[Mode]:
+        """The modes of a shape that are for devices of its type."""
+        return [mode for mode in shape.modes if mode.type is self.device.type]
+
+
+class Lws(Scheduler):
+    """Work stealing by locality.
+
+    driver_cores: cores of a node, for each of its GPUs, that get no work because they drive it; a task that would
+        find too few cores on every node without them gets them all the same.
+    """
+
+    def __init__(self, driver_cores: Cores = 1):
+        self.driver_cores = driver_cores
+        self._tickets = count()
+        self._turn = 0
+        self._before: Any = None
+        self._last: tuple[int, Worker | None] = (-1, None)
+        """The task that ended last, and where."""
+        self._running: dict[int, list[Worker]] = {}
+        self._taken: dict[int, int] = {}
+        """What a running task has of the room of each of its workers."""
+        self._new: list[tuple[Task, Worker]] = []
+        self._freed: dict[int, None] = {}
+        """Nodes where something has ended."""
+        self._busy: list[int] = []
+        """Nodes with a deque that is not known to be empty, in order."""
+        self._open: list[int] = []
+        """Nodes with a worker that is not known to be full, in order."""
+        self._down: dict[int, None] = {}
+        self._narrow: dict[Shape, bool] = {}
+        self._wide = False
+        """Has a task come that needs driver cores?"""
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self._before = problem.tasks.predecessors
+
+    def begin(self, view: View) -> None:
+        self._nodes = view.cluster.nodes
+        self.workers: list[Worker] = []
+        self._on_node: list[list[Worker]] = []
+        self._of_device: dict[int, Worker] = {}
+        for node in self._nodes:
+            cores = max(0, node.cpus - self.driver_cores * len(node.accelerators)) * MILLI
+            here = []
+            for device in [node.cpu] * bool(node.cpus) + list(node.accelerators):
+                room = cores if device is node.cpu else WHOLE * device.type.streams
+                worker = Worker(device, len(self.workers), room)
+                self.workers.append(worker)
+                self._of_device[device.index] = worker
+                here.append(worker)
+            self._on_node.append(here)
+        self._open = list(range(len(self._nodes)))
+
+    # Hooks ----------------------------------------------------------------------------------------------------
+
+    def ready(self, task: Task) -> None:
+        self._ended(task)  # a device failed under it
+        if not self._wide and not self._can_do_without(task):
+            self._wide = True
+            self._open = list(range(len(self._nodes)))
+        worker = self._home(task)
+        deque = worker.deques.get(task.shape)
+        if deque is None:
+            deque = worker.deques[task.shape] = Deque()
+        deque.push(task, next(self._tickets))
+        _include(self._busy, worker.device.node)
+        self._new.append((task, worker))
+
+    def finished(self, task: Task) -> None:
+        workers = self._ended(task)
+        self._last = task.index, workers[0] if workers else None
+
+    def gone(self, task: Task) -> None:
+        self._ended(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        """Without its cores a node's accelerators cannot be used either."""
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = None
+        host = self._nodes[device.node].cpu.index
+        for worker in self._on_node[device.node]:
+            worker.up = worker.device.index not in self._down and host not in self._down
+        self._freed[device.node] = None
+        _include(self._open, device.node)
+
+    def _ended(self, task: Task) -> list[Worker]:
+        workers = self._running.pop(task.index, [])
+        taken = self._taken.pop(task.index, 0)
+        for worker in workers:
+            worker.used -= taken
+            self._freed[worker.device.node] = None
+            _include(self._open, worker.device.node)
+        return workers
+
+    def _home(self, task: Task) -> Worker:
+        """The worker that set it free, or the next in turn; if need be the nearest after it that can run it."""
+        index, worker = self._last
+        if worker is None or self._before is None or index not in self._before[task.index]:
+            self._turn = (self._turn + 1) % len(self.workers)
+            worker = self.workers[self._turn - 1]
+        beside = self._on_node[worker.device.node]
+        for other in chain([worker], beside, self.workers[worker.number :], self.workers[: worker.number]):
+            if other.up and other.runs(task.shape):
+                return other
+        return worker
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        freed, self._freed = self._freed, {}
+        new, self._new = self._new, []
+        if not self._running and view.waiting_count:
+            freed = dict.fromkeys(range(len(self._nodes)))
+        for node in freed:
+            for worker in self._on_node[node]:
+                yield from self._work(worker, view)
+        for task, home in new:
+            if task.state == WAITING and any(view.fits(mode) for mode in task.modes):
+                yield from self._find_worker(task, home, view)
+        if not view.waiting_count:
+            yield WAIT_FOR_READY
+
+    def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
+        """All that this worker can start now."""
+        while worker.up and not self._full(worker):
+            found = self._best(worker, worker, OWN, view) or self._steal(worker, view)
+            if found is None:
+                return
+            yield self._start(*found)
+
+    def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
+        """The worker nearest to a new task that can start it."""
+        here = home.device.node
+        started = yield from self._offer(task, here, home, view)
+        if started:
+            return
+        full = []
+        for node in _outwards(self._open, here):
+            if all(self._full(worker) for worker in self._on_node[node]):
+                full.append(node)
+                continue
+            started = yield from self._offer(task, node, home, view)
+            if started:
+                break
+        for node in full:
+            self._open.remove(node)
+
+    def _offer(self, task: Task, node: int, home: Worker, view: View) -> Generator[Decision, None, bool]:
+        """To the workers of a node, the nearest to the task's home first."""
+        for worker in sorted(self._on_node[node], key=lambda other: abs(other.number - home.number)):
+            placement = self._placement(task, worker, view) if worker.up else None
+            if placement is not None:
+                yield self._start(task, placement)
+                return True
+        return False
+
+    def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
+        """From the nearest deque with a task that it can start."""
+        found, empty = None, []
+        for node in _outwards(self._busy, thief.device.node):
+            here = self._on_node[node]
+            if not any(deque.head(OWN) for worker in here for deque in worker.deques.values()):
+                empty.append(node)
+                continue
+            for victim in sorted(here, key=lambda other: abs(other.number - thief.number)):
+                found = None if victim is thief else self._best(victim, thief, STOLEN, view)
+                if found is not None:
+                    break
+            if found is not None:
+                break
+        for node in empty:
+            self._busy.remove(node)
+        return found
+
+    def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
+        """Of the tasks at one end of a worker's deques the first that another, or it, can start."""
+        entries = [
+            entry
+            for shape, deque in owner.deques.items()
+            if taker.runs(shape) and (entry := deque.head(end)) is not None
+        ]
+        for entry in sorted(entries, key=lambda entry: entry[:2]):
+            placement = self._placement(entry[3], taker, view)
+            if placement is not None:
+                return entry[3], placement
+        return None
+
+    def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
+        """Where this worker would start the task now, with its neighbours if it takes several devices."""
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            if mode.type is not worker.device.type:
+                continue
+            placement: Placement | None
+            if worker.used + _room(mode) > worker.room and (worker.used or self._can_do_without(task)):
+                continue
+            if mode.gpus <= 1:
+                placement = Placement(mode, (worker.device,))
+            else:
+                placement = view.on_node(mode, worker.device.node, task)
+                if placement is None and mode.span_any:
+                    placement = view.first(mode)
+            if placement is not None and view.fits(mode, placement, (task,)):
+                return placement
+        return None
+
+    def _full(self, worker: Worker) -> bool:
+        """Does it work as much as it may?"""
+        return worker.used >= worker.room and (worker.used > 0 or not self._wide)
+
+    def _can_do_without(self, task: Task) -> bool:
+        """Is there a node for the task that leaves the driver cores alone?"""
+        shape = task.shape
+        if shape not in self._narrow:
+            self._narrow[shape] = any(
+                can_host(self._nodes[worker.device.node], mode) and (not mode.on_cpu or mode.cpus <= worker.room)
+                for worker in self.workers
+                for mode in worker.runs(shape)
+            )
+        return self._narrow[shape]
+
+    def _start(self, task: Task, placement: Placement) -> Start:
+        workers = [self._of_device[device.index] for device in placement.devices]
+        self._running[task.index] = workers
+        self._taken[task.index] = room = _room(placement.mode)
+        for other in workers:
+            other.used += room
+        return Start(task, placement)
+
+
+def _room(mode: Mode) -> int:
+    """What a launch takes of each of its workers."""
+    return mode.cpus if mode.on_cpu else mode.share
+
+
+def _include(nodes: list[int], node: int) -> None:
+    """Into the ascending list, once."""
+    place = bisect_left(nodes, node)
+    if place == len(nodes) or nodes[place] != node:
+        nodes.insert(place, node)
+
+
+def _outwards(nodes: list[int], node: int) -> Iterator[int]:
+    """The nodes of an ascending list by their distance from one."""
+    right = bisect_left(nodes, node)
+    left = right - 1
+    while left >= 0 or right < len(nodes):
+        if left < 0 or (right < len(nodes) and nodes[right] - node <= node - nodes[left]):
+            yield nodes[right]
+            right += 1
+        else:
+            yield nodes[left]
+            left -= 1

@@ -1,0 +1,35 @@
+"""Any scheduler as a plan: it runs on the estimates before the clock starts, and what it did there is followed.
+
+Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every task
+takes as long as estimated.  With exact estimates the run is the scheduler's own (or better, where the scheduler
+stopped tasks: the plan knows in the end where each will run).  The difference between `as_planned` of a scheduler and
+the scheduler itself is what deciding late is worth when estimates are wrong.
+Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky Factorization
+(2016), who follow such plans strictly and loosely.
+Weakness: that of every plan: an order that waits for a late task leaves devices empty.  What the scheduler does besides
+placing tasks (prefetching, say) is not in the plan; batches cannot be planned.
+Cost: one more run.
+"""
+
+from __future__ import annotations
+
+from policies.dynamic.heteroprio import HeteroPrio
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem, Scheduler
+
+
+class AsPlanned(PlannedScheduler):
+    """Follows what another scheduler does on the estimates.
+
+    by: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
+    """
+
+    def __init__(self, by: Scheduler | None = None):
+        super().__init__()
+        self.by = HeteroPrio() if by is None else by
+
+    def check(self, problem: PlanProblem) -> None:
+        self.by.check(problem)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return problem.rehearse(self.by)

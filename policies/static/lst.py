@@ -1,0 +1,112 @@
+"""Lenstra, Shmoys, Tardos: the least deadline a linear program allows, and a vertex of it, rounded.
+
+Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
+where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
+lane (`unrelated`).  The least T that it allows is found by bisection.  A vertex splits few tasks, and each of those
+can be matched to a type of its own that has a share of it: it goes there whole.  Longest processing time first on the
+lanes of each type.
+Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).  Theirs
+has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which makes the
+program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
+Ratio 2 without arrivals.  The least T is at most the least makespan, whose schedule satisfies the program.  A type of c
+lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end last; it starts when every
+lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at most 2T, as no task is longer
+than T where it runs.  With one lane a type that is their proof.  The program changes only where T passes the time of
+a task, so bisection over those times finds its least T exactly, and the plan carries it as a certified bound.  With
+arrivals the bound holds, the ratio does not.  Transfers are not counted.
+Weakness: the program sees no lanes, only areas; on two types `dual_approximation` is better and faster.
+Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.static.graph_bounds import graph_bound
+from policies.static.instance import independent, list_schedule
+from policies.static.schedule import Schedule, plan_of
+from policies.static.unrelated import Split, allowed_times, good_prices, priced, split
+from sim.model.plan import Plan
+from sim.policy import PlannedScheduler, PlanProblem
+
+TOLERANCE = 1e-9
+"""Relative slack of comparisons with a deadline, always so that it is possible rather than not."""
+WHOLE = 1 - 1e-6
+"""A share that is a whole task but for the solver's rounding."""
+
+
+class Lst(PlannedScheduler):
+    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any number of device types."""
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance, arrival = independent(problem, "lst"), problem.tasks.arrival
+        schedule, bound = lst(instance.time, instance.counts, arrival)
+        bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
+        plan = plan_of(instance, schedule, bound)
+        assert plan.makespan is not None and plan.bound is not None
+        plan.notes["ratio_certified"] = plan.makespan / plan.bound if plan.bound else 1.0
+        return plan
+
+
+def lst(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> tuple[Schedule, float]:
+    """The schedule, and the program's bound on the length of any."""
+    bound, share = least_deadline(times, counts)
+    kind = rounded(share)
+    schedule = Schedule.empty(len(times))
+    for number, count in enumerate(counts):
+        tasks = np.flatnonzero(kind == number)
+        order = tasks[np.argsort(-times[tasks, number], kind="stable")].tolist()
+        if not order:
+            continue
+        starts, lanes = list_schedule(times[:, number], count, order, ready)
+        for task in order:
+            schedule.put(task, float(starts[task]), float(times[task, number]), number, int(lanes[task]))
+    return schedule, bound
+
+
+def least_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
+    """The least T whose program has a solution, from below as far as prices certify it, and a vertex for it."""
+    allowed = allowed_times(times, counts)
+    if not len(times):
+        return 0.0, allowed
+    longest = float(allowed.min(axis=1).max())
+    low = max(longest, float(priced(allowed, counts, good_prices(allowed, counts)).sum()))
+    later = np.unique(allowed[np.isfinite(allowed) & (allowed > low)])
+    levels = [low, *later.tolist()]  # from each to the next the program is the same
+
+    def at(level: int) -> tuple[Split, float]:
+        pruned = np.where(allowed <= levels[level] * (1 + TOLERANCE), allowed, np.inf)
+        found = split(pruned, counts)
+        return found, float(priced(pruned, counts, found.prices).sum())
+
+    first, last = 0, len(levels) - 1  # the last is possible: nothing is pruned there, and `low` has room for all
+    middle = 0  # mostly possible
+    best: tuple[Split, float] | None = None
+    while first < last:
+        found, area = at(middle)
+        if area <= levels[middle + 1] * (1 + TOLERANCE):
+            last, best = middle, (found, area)
+        else:
+            first = middle + 1
+        middle = (first + last) // 2
+    found, area = best or at(last)
+    return max(levels[last], area), found.share
+
+
+def rounded(share: np.ndarray) -> np.ndarray:
+    """The type of each task: where it is whole, else one to which no other split task goes, by the largest shares."""
+    kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
+    parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
+    if len(parts):
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+        shares = share[parts]
+        # Not full only if the solver returned no vertex: then the largest shares are as good as any.
+        with contextlib.suppress(ValueError):
+            rows, kinds = min_weight_full_bipartite_matching(csr_array(shares * (shares > 1 - WHOLE)), maximize=True)
+            kind[parts[rows]] = kinds
+    return kind
