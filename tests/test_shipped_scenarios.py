@@ -161,6 +161,39 @@ def test_list_lemma():
     states(name, "needs 1 s", runs(name, "dual_approximation").metric("makespan"))
 
 
+def test_cnn_operators():
+    """Shared weights: better than both programs by more than 10 %."""
+    name = "cnn-operators"
+    linear, integer, heft, injected = (runs(name, p) for p in ("linear_program", "integer_program", "heft", None))
+    spans = [1e3 * run.metric("makespan") for run in (linear, integer, heft, injected)]
+    weights = sum(item.size for item in load(name).build().tasks.items if item.name.startswith("w-"))
+    states(name, "168 operators", len(injected.tasks))
+    states(name, "47 MB of weights", weights / 1e6)
+    promised = [1e3 * run.notes["planned_makespan"] for run in (integer, linear)]
+    states(name, "promise 3.0 ms and 5.5 ms", *promised)
+    states(name, "11.5 ms and 13.6 ms when simulated", spans[1], spans[0])
+    states(name, "takes 11.5 ms too", spans[2])
+    states(name, "images follow one another: 8.4 ms", spans[3])
+    assert spans[3] < 0.9 * min(spans[:2])
+
+
+def test_cnn_alone():
+    """Nothing shared: nothing lost."""
+    name = "cnn-alone"
+    spans = [1e3 * runs(name, p).metric("makespan") for p in ("linear_program", "integer_program", None)]
+    states(name, "linear_program takes 11.5 ms and that of integer_program 11.8 ms", *spans[:2])
+    states(name, "give it 10.8 ms", spans[2])
+    assert spans[2] <= min(spans[:2])
+
+
+def test_the_script_beside_the_operators_writes_the_shipped_files(tmp_path):
+    script = runpy.run_path(str(FOLDER / "static" / "make_cnn.py"))
+    script["write"](tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        assert path.read_bytes() == (FOLDER / "static" / path.name).read_bytes()
+    assert script["items"]() in SHIPPED["cnn-operators"].path.read_text(encoding="utf-8")
+
+
 # Clusters -------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +250,25 @@ def test_gpu_generations():
 
 
 # Preemption -----------------------------------------------------------------------------------------------------
+
+
+def test_kernels_that_let_go():
+    name = "kernels-that-let-go"
+
+    def under(preemption, policy=None):
+        found = runs(name, policy, {"cluster.nodes.gpus.preemption": preemption})
+        urgent = [100 * run.by("class", ["slo_attainment"]).loc["urgent", "slo_attainment"] for run in found]
+        long = [run.by("class", ["response_mean"]).loc["batch", "response_mean"] for run in found]
+        lost = [100 * run.launches["lost"].sum() / run.launches["busy"].sum() for run in found]
+        return np.mean(urgent), np.mean(long), np.mean(lost)
+
+    never, drain, flush = under("drain", "priority")[0], under("drain"), under("flush")
+    fast, slow = under({"kind": "context_switch", "rate": "100 GB/s"}), under("context_switch")[0]
+    states(name, "34 % of the urgent ones if nothing is stopped", never)
+    states(name, "97.3 % if the GPU drains", drain[0])
+    states(name, "99.7 % if it flushes them (16 % of its work", flush[0], flush[2])
+    states(name, "99.4 % with context switches at 100 GB/s, and only 57 % with 256 MB", fast[0], 100, slow, 256)
+    states(name, "0.81 s under draining, 1.05 s under fast context switches and 1.38 s", drain[1], fast[1], flush[1])
 
 
 def test_save_and_restore():
@@ -356,6 +408,22 @@ def test_slices_of_one_gpu():
     assert below(response["timeslice"], response["mig"])
     assert below(response["mig"], response["mps"])
     assert below(large["mps"], large["mig"])
+
+
+def test_slack_before_the_deadline():
+    name = "slack-before-the-deadline"
+    slow, full = runs(name), runs(name, "dual_approximation")
+    assert slow.metric("makespan") <= 40
+    assert slow.window == full.window == (0, 40)
+    work, total = "energy_tasks_j", "energy_j"
+    states(name, "200 tasks are due after 40 s", len(slow.tasks), slow.record.notes["deadline"])
+    states(name, "need 22.5 s at full speed", full.metric("makespan"))
+    states(name, "9.7 kJ of work, and 13.3 kJ with", full.metric(work) / 1e3, full.metric(total) / 1e3)
+    speed = {slow.record.input.cluster.devices[d].name: 100 * f for _, d, _, f in slow.record.device_log}
+    states(name, "the cores at 65 % and the GPUs at 47 %", speed["n0/cpu"], max(speed["n0/g0"], speed["n0/g1"]))
+    assert speed["n0/g0"] == pytest.approx(speed["n0/g1"], abs=0.5)
+    states(name, "2.9 kJ of work, 6.5 kJ in all", slow.metric(work) / 1e3, slow.metric(total) / 1e3)
+    assert slow.metric(total) < slow.record.notes["full_speed_dynamic_energy_j"] + slow.metric("energy_idle_j")
 
 
 def test_npu_beside_gpu():

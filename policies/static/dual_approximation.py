@@ -80,6 +80,7 @@ class Schedule:
 class Solution:
     """A schedule and what is proven about it: no schedule is shorter than `bound`.
 
+    `guess` is the least λ accepted: the shelves of the schedule, whose makespan is at most `guarantee` times it.
     `guarantee` is the ratio that the algorithm promised, above the one asked for where the program was too large;
     `ratio`, which the schedule and the bound prove together, is at most that.  `guesses` counts them.
     """
@@ -88,6 +89,7 @@ class Solution:
     bound: float
     guarantee: float
     guesses: int
+    guess: float
 
     @property
     def makespan(self) -> float:
@@ -146,6 +148,7 @@ class DualApproximation(PlannedScheduler):
             "ratio_certified": solution.ratio,
             "ratio_guaranteed": solution.guarantee,
             "guesses": solution.guesses,
+            "guess": solution.guess,
         }
         return plan
 
@@ -184,7 +187,7 @@ def solve(
             break
         high = min(guess, best.makespan)
     guarantee = max(RATIO, best.makespan / high if high > 0 else 1.0) * (1 + tolerance)
-    return Solution(best, low, guarantee, guesses)
+    return Solution(best, low, guarantee, guesses, high)
 
 
 def attempt(

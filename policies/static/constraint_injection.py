@@ -1,0 +1,514 @@
+"""Constraint injection: a linear program assigns; a separate optimizer tells it, by a constraint tree, what it misses.
+
+Decides where and in which order, for sequential tasks with or without a task graph, whose data move over links.
+The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
+linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task
+writes for another does not move at all, uploads compete for links and switches, equal kernels are better launched one
+after the other.  It proposes a tree of constraints: children refine their parent, siblings are alternatives in order
+of preference.  `walk` gives the program the constraints from the root to a node; where that has no solution it drops
+to the next sibling, else it goes on to the children.  Every solution becomes a plan, and the one that ends first when
+the engine simulates it on the estimates is taken; the plans of linear_program and integer_program, without any
+constraint, are always among them, so that nothing can be lost against these two (on the estimates).
+
+Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU Deep Learning Operators with Polyhedral
+Scheduling Constraint Injection (CGO 2022).
+*Carried over*: the split between a linear scheduler and a non-linear optimizer that only talk through constraints; the
+tree of constraints with refinement downwards and alternatives sideways, and the way in which it is walked; grouping of
+what a vector unit or a memory line takes together (there load/store vectorisation) as a constraint, here `Fuse`.
+*Analogy only*: there the program finds affine loop schedules for the statements of one operator, dimension by
+dimension, and legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector
+loads there are inputs that are uploaded once here.  There the first feasible branch is the answer; here the walk goes
+on to further branches while the budget lasts, and the simulation judges.
+*Not there*: a plan starts task by task, so `Fuse` launches no batch: equal kernels go to one device one after the
+other and find their shared inputs loaded, but each pays its own launch.
+What is called non-linear could be made linear with a binary variable for every item and device; the program would grow
+by that and still not see queues on links.
+
+No ratio is proven; the bound is that of integer_program, which knows of no transfers and may be far below.
+Weakness: groups are built greedily; what moves between groups counts where they are dealt out to devices (`parts`),
+not in the program; memory is not looked at, so that what is grouped may be evicted.  The simulated plans are only as
+good as the estimates.
+Cost: one program of tasks × sites and one simulation a candidate; the groups O((n + pairs with common data) log n).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from policies.static.assignment import (
+    Apart,
+    Before,
+    Cap,
+    Constraint,
+    Fuse,
+    Pin,
+    Program,
+    Site,
+    Together,
+    by_place,
+    ordered,
+    times_at,
+    violated,
+    with_order,
+)
+from policies.static.instance import Instance, runnable
+from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
+from policies.static.linear_program import linear_program, rounded
+from policies.static.parts import Groups, dealt, in_blocks
+from policies.static.schedule import graph_of, plan_of, topological
+from policies.static.traffic import Traffic, traffic_of
+from sim.errors import PolicyError
+from sim.model.cluster import Device
+from sim.model.plan import Plan, find_cycle
+from sim.model.tasks import Tasks
+from sim.policy import PlannedScheduler, PlanProblem
+
+NODES = 50
+GAP = 0.01
+FRUGAL = 0.05
+LEVELS = (0.25, 0.5, 1.0)
+"""How much work a group may hold, in parts of the makespan without constraints."""
+CROWD = 32
+"""Of more readers of an item only neighbours in the table are looked at as pairs."""
+
+View = Literal["all", "flow", "inputs"]
+"""Which data bind tasks together: all, what one writes for another, or inputs in common."""
+
+
+class ConstraintInjection(PlannedScheduler):
+    """Assignment by a linear program with injected constraints, judged by simulation.
+
+    candidates: plans that are simulated at most, the two without constraints included.
+    node_limit, most_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
+    """
+
+    def __init__(
+        self,
+        candidates: Annotated[int, Field(ge=2, strict=True)] = 24,
+        node_limit: Whole = NODES,
+        most_variables: Whole = MOST_VARIABLES,
+    ):
+        super().__init__()
+        self.candidates = candidates
+        self.node_limit = node_limit
+        self.most_variables = most_variables
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "constraint_injection")
+        linear, bound = linear_program(instance)
+        integer, better = integer_program(instance)
+        free = [plan_of(instance, schedule) for schedule in (linear, integer)]
+        spans = [simulated(problem, plan) for plan in free]
+        unconstrained = min(spans)
+        best, won, least = free[spans.index(unconstrained)], "", unconstrained
+        tried, seen = 2, [plan.steps for plan in free]
+        traffic = traffic_of(instance, graph_of(problem.tasks))
+        if traffic is not None:
+            sites = by_place(instance)
+            near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
+            solver = Solver(instance, sites, traffic, near, self.node_limit, self.most_variables)
+            for names, plan in walk(Sharing(instance, sites, traffic, near).tree(), solver.plan):
+                if plan.steps in seen:
+                    continue
+                if tried == self.candidates:
+                    break
+                seen.append(plan.steps)
+                tried += 1
+                makespan = simulated(problem, plan)
+                if makespan < least:
+                    best, won, least = plan, " > ".join(names), makespan
+        notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
+        return Plan(best.steps, makespan=least, bound=min(max(bound, better), least), notes=notes)
+
+
+def simulated(problem: PlanProblem, plan: Plan) -> float:
+    """The makespan on the estimates; inf where the order cannot be kept with the memory there is."""
+    try:
+        return problem.simulate(plan)
+    except PolicyError:
+        return np.inf
+
+
+# The tree -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """Constraints that hold here and below; `children` refine them, in order of preference."""
+
+    name: str
+    constraints: tuple[Constraint, ...]
+    children: tuple[Node, ...] = field(default=())
+
+
+def walk(
+    siblings: Sequence[Node], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The names and solution of every node with one: from a node down to its children, then to its next sibling.
+
+    `solve(constraints)` gives None where they are infeasible; nothing below such a node is tried, as it has all its
+    constraints and more.
+    """
+    for node in siblings:
+        constraints = (*above, *node.constraints)
+        found = solve(constraints)
+        if found is None:
+            continue
+        yield (*names, node.name), found
+        yield from walk(node.children, solve, constraints, (*names, node.name))
+
+
+@dataclass
+class Solver:
+    """The linear side: constraints in, a plan out, or None where there is none."""
+
+    instance: Instance
+    sites: list[Site]
+    traffic: Traffic
+    unit: float
+    node_limit: int
+    most_variables: int
+
+    def plan(self, constraints: tuple[Constraint, ...]) -> Plan | None:
+        instance, tasks = self.instance, self.instance.problem.tasks
+        if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
+            return None
+        site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.most_variables)
+        if site_of is None:
+            return None
+        return plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic))
+
+
+def assigned(
+    instance: Instance,
+    sites: Sequence[Site],
+    constraints: Sequence[Constraint],
+    unit: float,
+    node_limit: int = NODES,
+    most_variables: int = MOST_VARIABLES,
+) -> np.ndarray | None:
+    """The site of every task by the program with these constraints; None where none is found that keeps them.
+
+    unit: seconds near the makespan to expect.
+    """
+    tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
+    times = times_at(instance, sites)
+    program = Program(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
+    if len(program.task) <= most_variables:
+        return program.integral(node_limit, gap=GAP).site_of
+    found = program.relaxed()
+    if found is None:
+        return None
+    site_of = rounded(found.share, matched=False)
+    return None if violated([one for one in constraints if not isinstance(one, Cap)], site_of) else site_of
+
+
+def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
+    return tuple(Together(group) for group in groups if len(group) > 1)
+
+
+# What the program cannot see ------------------------------------------------------------------------------------
+
+
+class Sharing:
+    """The non-linear side: which tasks gain by sitting together, as a tree of constraints."""
+
+    def __init__(self, instance: Instance, sites: Sequence[Site], traffic: Traffic, makespan: float):
+        self.instance = instance
+        self.tasks: Tasks = instance.problem.tasks
+        self.sites = sites
+        self.traffic = traffic
+        self.makespan = makespan
+        self.times = times_at(instance, sites)
+        self.place = self._places()
+        self.depth = self._depths()
+        self.devices = [number for number, site in enumerate(sites) if instance.types[site.kind].kind != "cpu"]
+        self.cores = [number for number in range(len(sites)) if number not in self.devices]
+        away = [self.place[site] for site in self.devices] or [0]
+        self.cost = self.traffic.first_cost[:, away].mean(axis=1)  # of bringing an item to an accelerator
+        if len(away) > 1:
+            other = ~np.eye(len(away), dtype=bool)
+            self.latency = float(self.traffic.latency[np.ix_(away, away)][other].mean())
+            self.pace = float(self.traffic.pace[np.ix_(away, away)][other].mean())
+        else:
+            self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
+
+    def _places(self) -> list[int]:
+        """The place, in the numbers of `traffic`, of each site."""
+        offset = np.concatenate([[0], np.cumsum(self.instance.counts)])
+        return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
+
+    def _depths(self) -> dict[int, int]:
+        """Of each task: how many others stand on the longest way to it."""
+        depth: dict[int, int] = {}
+        before = graph_of(self.tasks)
+        for task in topological(before):
+            depth[task] = 1 + max((depth[earlier] for earlier in before[task]), default=-1)
+        return depth
+
+    # The tree
+
+    def tree(self) -> list[Node]:
+        """Alternatives at the top: what binds tasks to groups.  Below: groups that grow, and parts, one a device.
+
+        Where tasks are better off beside their data, that comes first, as a constraint above the others.
+        """
+        alone = [(task,) for task in range(self.instance.size)]
+        all_inputs = self.groups("inputs", self.makespan, alone)
+        chains = [
+            self._view("inputs", all_inputs),
+            self._view("flow", self.groups("flow", LEVELS[0] * self.makespan, alone)),
+            self._view("all", self.groups("all", LEVELS[0] * self.makespan, alone)),
+            Node("uploads", self._uploads(alone)),
+        ]
+        pins = self._beside_their_data()
+        return [Node("beside data", pins, tuple(chains)), *chains] if pins else chains
+
+    def _view(self, name: str, groups: list[tuple[int, ...]]) -> Node:
+        """Groups; below, their parts, then larger groups with the limits on uploads."""
+        below = [*self._parts(groups), Node("uploads", self._uploads(groups), tuple(self._orders(groups)))]
+        for level in LEVELS[1:]:
+            larger = self.groups("all", level * self.makespan, groups)
+            if larger != groups:
+                constraints = (*_together(larger), *self._uploads(larger))
+                below.append(Node(f"larger {level:g}", constraints, tuple(self._orders(larger))))
+        return Node(name, _together(groups), tuple(below))
+
+    def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[Node]:
+        """The groups that gain by an accelerator, dealt out to all: from stages of the graph, or from one each in turn.
+
+        What the program may still choose is which part goes where, and the place of all other tasks.
+        """
+        sites = self.devices
+        if len(sites) < 2:
+            return
+        host = self.times[:, self.cores].min(axis=1, initial=np.inf)
+        gains = [g for g in groups if self.times[list(g)][:, sites].sum(axis=0).min() <= host[list(g)].sum()]
+        gains.sort(key=lambda group: sum(self.depth[task] for task in group) / len(group))
+        if len(gains) < len(sites):
+            return
+        facts = self._facts(gains)
+        weights = np.where(np.isfinite(facts.work), facts.work, 0.0).mean(axis=1)
+        stages, turns = in_blocks(weights.tolist(), len(sites)), [number % len(sites) for number in range(len(gains))]
+        for name, start in (("stages", stages), ("in turn", turns)):
+            usable = [p if np.isfinite(facts.work[g, p]) else int(facts.work[g].argmin()) for g, p in enumerate(start)]
+            part_of = dealt(facts, usable)
+            parts = [tuple(sorted(t for g, p in zip(gains, part_of, strict=True) if p == part for t in g))
+                     for part in range(len(sites))]  # fmt: skip
+            parts = [part for part in parts if part]
+            constraints = (*_together(parts), Apart(tuple(part[0] for part in parts)))
+            yield Node(name, constraints, tuple(self._orders(parts)))
+
+    def _facts(self, groups: Sequence[tuple[int, ...]]) -> Groups:
+        """Groups and accelerators as the search for parts knows them."""
+        places = [self.place[site] for site in self.devices]
+        own = self.times[:, self.devices] + self.traffic.extra[:, places]
+        work = [own[list(group)].sum(axis=0) for group in groups]
+        group_of = {task: number for number, group in enumerate(groups) for task in group}
+        reads: list[dict[int, float]] = [{} for _ in groups]
+        for reader, sources in enumerate(self.traffic.sources):
+            for writer, size in sources.items():
+                one, other = group_of.get(writer, -1), group_of.get(reader, -1)
+                if one != other and min(one, other) >= 0:
+                    reads[other][one] = reads[other].get(one, 0.0) + self.latency + size * self.pace
+        behind = [self._device(site) for site in self.devices]
+        numbers: dict[tuple[int, int], int] = {}
+        switch = [None if d.switch is None else numbers.setdefault((d.node, d.switch), len(numbers)) for d in behind]
+        cost = self.traffic.first_cost[:, places]
+        return Groups(np.array(work), [self._items(group) for group in groups], cost, reads, switch)
+
+    def _device(self, site: int) -> Device:
+        place = self.sites[site].place
+        assert place is not None
+        return place
+
+    def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[Node]:
+        """Refinements that keep the groups: equal kernels in a row, short uploads first, heavy groups apart."""
+        fused = tuple(Fuse(row) for group in groups for row in self._equal_kernels(group))
+        if fused:
+            yield Node("fuse", fused)
+        rows = tuple(pair for group in groups for pair in self._one_chain_after_the_other(group))
+        if rows:
+            yield Node("chains in a row", rows)
+        before = tuple(pair for group in groups for pair in self._short_uploads_first(group))
+        if before:
+            yield Node("short uploads first", before)
+        heavy = sorted(groups, key=lambda group: -self._upload(group, self.devices[0]) if self.devices else 0.0)
+        heavy = [group for group in heavy[: len(self.devices)] if self._upload(group, self.devices[0]) > 0]
+        if len(heavy) > 1:
+            yield Node("apart", (Apart(tuple(group[0] for group in heavy)),))
+
+    def _beside_their_data(self) -> tuple[Constraint, ...]:
+        """Tasks that bring and fetch so much of their own that no accelerator pays are pinned to cores."""
+        if not self.cores or not self.devices:
+            return ()
+        own = self.times + self.traffic.extra[:, self.place]
+        here = own[:, self.cores].min(axis=1) <= own[:, self.devices].min(axis=1)
+        misled = here & (self.times[:, self.cores].min(axis=1) > self.times[:, self.devices].min(axis=1))
+        pinned = tuple(np.flatnonzero(misled).tolist())
+        return (Pin(pinned, tuple(self.cores)),) if pinned else ()
+
+    # Groups
+
+    def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Merge groups, the pair that saves most seconds of transfers first, as long as one site does it in `limit`."""
+        members = {number: list(group) for number, group in enumerate(given)}
+        work = {number: self.times[list(group)].sum(axis=0) for number, group in members.items()}
+        items = {number: self._items(group) for number, group in members.items()} if view != "flow" else {}
+        flow = self._flow(given) if view != "inputs" else {number: {} for number in members}
+        near: dict[int, dict[int, None]] = {number: dict.fromkeys(flow[number]) for number in members}
+        for one, other in self._neighbours(items):
+            near[one][other] = near[other][one] = None
+
+        def saved(one: int, other: int) -> float:
+            few, many = sorted((items.get(one, {}), items.get(other, {})), key=len)
+            return flow[one].get(other, 0.0) + sum(float(self.cost[item]) for item in few if item in many)
+
+        heap = [(-saved(one, other), one, other) for one in near for other in near[one] if one < other]
+        heapq.heapify(heap)
+        while heap:
+            gain, one, other = heapq.heappop(heap)
+            if one not in members or other not in members or gain >= 0:
+                continue
+            joint = work[one] + work[other]
+            if joint.min() > limit:
+                continue
+            new = len(given) + len(work)  # a number of its own: what the heap says of the old ones is void
+            members[new] = members.pop(one) + members.pop(other)
+            work[new] = joint
+            items[new] = {**items.get(one, {}), **items.get(other, {})}
+            flow[new] = dict(flow[one])
+            for third, seconds in flow[other].items():
+                flow[new][third] = flow[new].get(third, 0.0) + seconds
+            near[new] = {t: None for t in {**near[one], **near[other]} if t in members and t != new}
+            flow[new] = {third: seconds for third, seconds in flow[new].items() if third in members and third != new}
+            for third in near[new]:
+                near[third][new] = None
+                if third in flow[new]:
+                    flow[third][new] = flow[new][third]
+                heapq.heappush(heap, (-saved(third, new), third, new))
+        return sorted(tuple(sorted(group)) for group in members.values())
+
+    def _items(self, group: Sequence[int]) -> dict[int, None]:
+        return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])
+
+    def _flow(self, given: Sequence[tuple[int, ...]]) -> dict[int, dict[int, float]]:
+        """Seconds to move what one group writes for another, both ways."""
+        group_of = {task: number for number, group in enumerate(given) for task in group}
+        flow: dict[int, dict[int, float]] = {number: {} for number in range(len(given))}
+        for reader, sources in enumerate(self.traffic.sources):
+            for writer, size in sources.items():
+                one, other = group_of[writer], group_of[reader]
+                if one != other:
+                    seconds = self.latency + size * self.pace
+                    flow[one][other] = flow[one].get(other, 0.0) + seconds
+                    flow[other][one] = flow[other].get(one, 0.0) + seconds
+        return flow
+
+    def _neighbours(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
+        """Pairs of groups that read an item in common."""
+        readers: dict[int, list[int]] = {}
+        for number, found in items.items():
+            for item in found:
+                readers.setdefault(item, []).append(number)
+        for numbers in readers.values():
+            reach = len(numbers) if len(numbers) <= CROWD else 2
+            for place, one in enumerate(numbers):
+                for other in numbers[place + 1 : place + reach]:
+                    yield one, other
+
+    # Caps and orders
+
+    def _upload(self, group: Sequence[int], site: int) -> float:
+        """Seconds that a group's inputs, each of them once, and its private data take to and from a site."""
+        place = self.place[site]
+        shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
+        return shared + float(self.traffic.extra[list(group), place].sum())
+
+    def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
+        """Every accelerator and every switch has to get through its transfers within the makespan.
+
+        Linear only because the groups are settled: each counts its inputs once, at its first task.  With one stream
+        an accelerator computes and transfers in turn, so both together have to fit.
+        """
+        found: list[Constraint] = []
+        behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        cluster = self.instance.problem.cluster
+        for site in self.devices:
+            device = self._device(site)
+            carried = [(group[0], site, self._upload(group, site)) for group in groups]
+            carried = [term for term in carried if term[2] > 0]
+            if not carried:
+                continue
+            work: list[tuple[int, int, float]] = []
+            if device.type.streams == 1:
+                work = [(task, site, float(time)) for task, time in enumerate(self.times[:, site]) if time < np.inf]
+            found.append(Cap((*work, *carried), per_makespan=1.0))
+            if device.switch is not None:
+                own, switch = device.type.link.upload, cluster.nodes[device.node].spec.switch.upload
+                part = min(1.0, own / switch) if np.isfinite(switch) else 0.0  # of its time on the own link
+                terms = behind.setdefault((device.node, device.switch), [])
+                terms += [(task, site, seconds * part) for task, site, seconds in carried if part]
+        found += [Cap(tuple(terms), per_makespan=1.0) for terms in behind.values() if terms]
+        return tuple(found)
+
+    def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Rows of equal tasks, by shape, times and common inputs, that nothing orders among themselves."""
+        rows: dict[tuple[Any, ...], list[int]] = {}
+        for task in group:
+            if self.traffic.firsts[task]:
+                alike = int(self.tasks.shape[task]), self.traffic.firsts[task], tuple(self.times[task].tolist())
+                rows.setdefault(alike, []).append(task)
+        for row in rows.values():
+            if len(row) > 1 and not any(set(row) & set((self.tasks.predecessors or {task: ()})[task]) for task in row):
+                yield tuple(row)
+
+    def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
+        """What hangs together by its data is finished before the next of its kind begins.
+
+        By ranks alone a device goes through all first operators, then all second ones, and whoever waits for the last
+        of them, on another device, waits for all.
+        """
+        chain_of: dict[int, int] = {task: task for task in group}
+
+        def root(task: int) -> int:
+            while chain_of[task] != task:
+                chain_of[task] = chain_of[chain_of[task]]
+                task = chain_of[task]
+            return task
+
+        for task in group:
+            for writer in self.traffic.sources[task]:
+                if writer in chain_of:
+                    one, other = sorted((root(writer), root(task)))
+                    chain_of[other] = one
+        chains: dict[int, list[int]] = {}
+        for task in sorted(group, key=self.depth.__getitem__):
+            chains.setdefault(root(task), []).append(task)
+        found = sorted(chains.values(), key=lambda chain: chain[0])
+        if len(found) < len(group):
+            yield from (Before(one[-1], other[0]) for one, other in zip(found, found[1:], strict=False))
+
+    def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
+        """Johnson's rule for two machines (1954), the link and the device, where uploads overlap computing.
+
+        Of tasks with data of their own, those that upload for less time than they compute go by increasing upload,
+        then the others by decreasing time of computing.
+        """
+        if self.tasks.predecessors is not None or len(group) < 2 or not self.devices:
+            return
+        site = self.devices[0]
+        if self.instance.types[self.sites[site].kind].streams < 2:
+            return
+        jobs = [(task, self._upload((task,), site), float(self.times[task, site])) for task in group]
+        jobs = [job for job in jobs if job[1] > 0 and job[2] < np.inf]
+        first = sorted((job for job in jobs if job[1] < job[2]), key=lambda job: job[1])
+        last = sorted((job for job in jobs if job[1] >= job[2]), key=lambda job: -job[2])
+        row = [job[0] for job in (*first, *last)]
+        yield from (Before(one, other) for one, other in zip(row, row[1:], strict=False))

@@ -1,0 +1,532 @@
+"""Least energy before a deadline: a lane for every task and one frequency for every device, from a convex program.
+
+Decides where tasks run and how fast each device does; the cores of a node have one frequency in common.  At
+frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
+device costs W f² of what it draws above idle: as slow as the deadline lets it is best.  Idle power is drawn until
+the deadline whatever is decided, as no device is put to sleep.
+Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least
+δ W max(W / (L D), lowest)² until the deadline D, by Jensen's inequality, also if frequencies change on the way.  The
+sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type gets.  Its
+least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs, 1960), is a
+lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then *rounded*: each
+task to the type with its greatest fraction, the longest first to lanes, then single tasks move while that saves
+energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
+Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program, the least sum
+of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents and
+by paths added as they are found to be too long.
+Never more energy than the fast planner's schedule (greedy_dual or mct, heft for graphs) at full speed, idle until
+the deadline: that one, slowed down, is among the candidates.  Another policy's full-speed schedule may need less.
+Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
+is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
+(2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several.
+Weakness: one frequency a device for the whole run, so a node's cores are as fast as the most loaded one needs;
+deadlines of single tasks are not looked at; where estimates are too low the deadline passes.  Where data move or
+memory is short, plans are tried on the engine, with the deadline of the program brought forward until they fit.
+Cost: some five linear programs of n variables a type, then O(n lanes) a round of moves; graphs: some tens of linear
+programs of one variable a device, each with O(n + edges) for the longest path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
+
+from policies.static.instance import Instance, list_schedule, runnable
+from policies.static.schedule import Graph, Schedule, plan_of
+from policies.static.search import bound_together, seed_of
+from policies.static.traffic import traffic_of
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Device
+from sim.model.plan import Plan, lane_names
+from sim.model.units import Seconds
+from sim.policy import PlannedScheduler, PlanProblem
+
+ROUNDING = 1e-9
+"""Frequencies are this part higher than needed, so that the last task ends before the deadline and not upon it."""
+TRIALS = 12
+"""Bisection steps where plans are tried on the engine."""
+
+
+class ConvexEnergy(PlannedScheduler):
+    """Least energy for a deadline, for sequential tasks with or without a task graph.
+
+    deadline: seconds from the first arrival to the last finish.
+    slack: instead, a factor over the makespan at full speed (1.5 where neither is given).
+    lowest: the lowest frequency that devices can be set to, as a part of full speed.
+    """
+
+    def __init__(
+        self,
+        deadline: Annotated[Seconds, Field(gt=0)] | None = None,
+        slack: Annotated[float, Field(ge=1)] | None = None,
+        lowest: Annotated[float, Field(gt=0, le=1)] = 0.1,
+    ):
+        super().__init__()
+        if deadline is not None and slack is not None:
+            raise ValueError("give a deadline or a slack, not both")
+        if not 0 < lowest <= 1 or (slack is not None and not 1 <= slack < np.inf):
+            raise ValueError("lowest lies above 0 and up to 1, slack is finite and at least 1")
+        if deadline is not None and not 0 < deadline < np.inf:
+            raise ValueError("the deadline is a positive number of seconds")
+        self.deadline, self.lowest = deadline, lowest
+        self.slack = 1.5 if slack is None else slack
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "convex_energy")
+        if not instance.size:
+            return Plan([], makespan=0.0)
+        machine = Machine.of(instance)
+        graph = bound_together(instance)
+        before: Graph = problem.tasks.predecessors or [()] * instance.size
+        seed = seed_of(instance, traffic_of(instance, before) if graph else None)
+        if not graph:  # on each lane by arrival, which is never later than the order of the planner
+            seed.schedule = machine.scheduled(machine.lanes_of(seed.schedule), np.ones(len(machine.devices)))
+        full = plan_of(instance, seed.schedule)
+        trial = problem.simulate if _moves_data(problem) else None
+        if trial is None:
+            full.makespan = machine.makespan(seed.schedule, np.ones(len(machine.devices)))
+        shortest = trial(full) if trial else float(full.makespan or 0.0)
+        deadline = self.slack * shortest if self.deadline is None else self.deadline
+        if shortest > deadline * (1 + ROUNDING):
+            raise _too_late(shortest, max(seed.bound or 0.0, _longest(instance)), deadline)
+        make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.lowest)
+        plan = make(deadline)
+        if trial is not None:
+            plan = _in_time(make, trial, plan, full, deadline)
+        plan.notes |= {
+            "deadline": deadline,
+            "full_speed_makespan": shortest,
+            "dynamic_energy_j": machine.energy(plan),
+            "full_speed_dynamic_energy_j": machine.energy(full),
+        }
+        plan.bound = seed.bound
+        return plan
+
+
+def _moves_data(problem: PlanProblem) -> bool:
+    """Does a run do more than compute, so that a plan's length is known only when it is tried?"""
+    tasks = problem.tasks
+    columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
+    if any(column is not None for column in columns):
+        return True
+    modes = [mode for shape in tasks.shapes for mode in shape.modes]
+    stages = any(stage.of(1) for mode in modes for stage in (mode.upload, mode.download))
+    return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.cpus) for mode in modes)
+
+
+def _longest(instance: Instance) -> float:
+    """No schedule is shorter than the fastest mode of any task."""
+    return float(instance.time.min(axis=1, initial=np.inf).max(initial=0.0))
+
+
+def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
+    late, least = shortest - deadline, bound - deadline
+    if least > 0:
+        text = f"no schedule meets the deadline of {deadline:.6g} s: even at full speed all take at least {bound:.6g} s"
+        text += f", {least:.6g} s longer; the best that was found takes {shortest:.6g} s"
+    else:
+        text = f"the deadline of {deadline:.6g} s is not met: the best schedule that was found takes {shortest:.6g} s"
+        text += f" at full speed, {late:.6g} s longer (no schedule takes less than {bound:.6g} s)"
+    return ScenarioError(Problem(f"convex_energy: {text}; give a later deadline", key="policy.scheduler"))
+
+
+def _in_time(
+    make: Callable[[float], Plan], trial: Callable[[Plan], float], plan: Plan, full: Plan, deadline: float
+) -> Plan:
+    """A plan that is in time on the engine: the deadline that it is made for is brought forward until it is."""
+    plan.makespan = trial(plan)
+    if plan.makespan <= deadline:
+        return plan
+    best = full
+    low, high = 0.0, deadline
+    for _ in range(TRIALS):
+        guess = (low + high) / 2
+        try:
+            plan = make(guess)
+        except ScenarioError:  # no assignment is that fast
+            low = guess
+            continue
+        plan.makespan = trial(plan)
+        if plan.makespan <= deadline:
+            best, low = plan, guess
+        else:
+            high = guess
+    if best is full:
+        best.makespan = trial(full)
+    return best
+
+
+# Devices ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Machine:
+    """Lanes, their devices, and what work on these costs."""
+
+    instance: Instance
+    lane_kind: np.ndarray
+    first_lane: np.ndarray
+    devices: list[Device]
+    device: np.ndarray
+    """The device of each lane: the cores of a node are one."""
+    watts: np.ndarray
+    """Dynamic power of each device (of a core) at full speed."""
+    type_watts: np.ndarray
+    start: float
+    """The first arrival."""
+    together: bool
+    """Do all arrive at once?"""
+
+    @classmethod
+    def of(cls, instance: Instance) -> Machine:
+        known = lane_names(instance.problem.cluster)
+        owner = [known[name] for lanes in instance.lanes for name in lanes]
+        devices = list(dict.fromkeys(owner))
+        number = {device: position for position, device in enumerate(devices)}
+        arrival = instance.problem.tasks.arrival
+        return cls(
+            instance=instance,
+            lane_kind=np.repeat(np.arange(len(instance.counts)), instance.counts),
+            first_lane=np.concatenate([[0], np.cumsum(instance.counts)]).astype(np.int64),
+            devices=devices,
+            device=np.array([number[device] for device in owner], dtype=np.int64),
+            watts=np.array([max(0.0, device.type.power.busy - device.type.power.idle) for device in devices]),
+            type_watts=np.array([max(0.0, kind.power.busy - kind.power.idle) for kind in instance.types]),
+            start=float(arrival.min()),
+            together=float(arrival.min()) == float(arrival.max()),
+        )
+
+    def lanes_of(self, schedule: Schedule) -> np.ndarray:
+        return self.first_lane[schedule.kind] + schedule.lane
+
+    def times(self, lanes: np.ndarray) -> np.ndarray:
+        """Seconds of each task on its lane at full speed."""
+        return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
+
+    def frequencies(self, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
+        """The least frequency of each device with which its tasks, taken by arrival, meet the deadline.
+
+        A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
+        where that cannot be.
+        """
+        arrival, needs = self.instance.problem.tasks.arrival, self.times(lanes)
+        order = np.lexsort((arrival, lanes))[::-1]
+        lane = lanes[order]
+        done = np.cumsum(needs[order])
+        first = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
+        before = np.concatenate([[0.0], done])[first]
+        done -= np.repeat(before, np.diff(np.append(first, len(lane))))
+        left = self.start + deadline - arrival[order]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            needed = np.where(done > 0, np.where(left > 0, done / left, np.inf), 0.0)
+        found = np.full(len(self.devices), lowest)
+        np.maximum.at(found, self.device[lane], needed)
+        return found
+
+    def cost(self, lanes: np.ndarray, deadline: float, lowest: float) -> float:
+        """Dynamic joules; inf where the deadline cannot be met."""
+        found = self.frequencies(lanes, deadline, lowest)
+        if (found > 1 + ROUNDING).any():
+            return float("inf")
+        work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices))
+        return float((self.watts * work * np.minimum(found, 1.0) ** 2).sum())
+
+    def frugal(self) -> np.ndarray:
+        """All of each task where it costs least at full speed."""
+        joules = np.where(np.isfinite(self.instance.time), self.instance.time * self.type_watts, np.inf)
+        return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
+
+    def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
+        """Tasks by arrival on their lanes, at these frequencies."""
+        schedule = Schedule.empty(self.instance.size)
+        free = np.zeros(len(self.lane_kind))
+        needs = self.times(lanes) / frequencies[self.device[lanes]]
+        arrival = self.instance.problem.tasks.arrival
+        for task in np.argsort(arrival, kind="stable").tolist():
+            lane = int(lanes[task])
+            kind = int(self.lane_kind[lane])
+            start = max(float(free[lane]), float(arrival[task]))
+            free[lane] = schedule.put(task, start, float(needs[task]), kind, lane - int(self.first_lane[kind]))
+        return schedule
+
+    def makespan(self, schedule: Schedule, frequencies: np.ndarray) -> float:
+        """From the first arrival, without transfers, in the order of the schedule."""
+        return float(finishes(self, schedule, 1 / frequencies)[0].max(initial=self.start)) - self.start
+
+    def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
+        """By name, of devices that have work and are not at full speed."""
+        work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
+        known = zip(self.devices, frequencies.tolist(), work, strict=True)
+        return {device.name: value for device, value, load in known if value < 1 and load > 0}
+
+    def energy(self, plan: Plan) -> float:
+        """Dynamic joules of a plan."""
+        known = lane_names(self.instance.problem.cluster)
+        kinds = {kind: number for number, kind in enumerate(self.instance.types)}
+        total = 0.0
+        for step in plan.steps:
+            device = known[step.devices[0]]
+            kind = kinds[device.type]
+            seconds = float(self.instance.time[step.task, kind])
+            total += seconds * float(self.type_watts[kind]) * plan.frequencies.get(device.name, 1.0) ** 2
+        return total
+
+
+def _settled(frequencies: np.ndarray) -> np.ndarray:
+    """A little higher than needed, full speed at most."""
+    return np.minimum(1.0, frequencies * (1 + ROUNDING))
+
+
+# Independent tasks ------------------------------------------------------------------------------------------------
+
+
+def planned_loads(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
+    """The best of the rounded program, of all tasks where they cost least, and of the seed; then single moves."""
+    fractions, bound = relaxed(machine, deadline, lowest)
+    found = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
+    if fractions is not None:
+        found.append(rounded(machine, fractions))
+    if machine.together:
+        found = [descended(machine, lanes, deadline, lowest) for lanes in found]
+    costs = [machine.cost(lanes, deadline, lowest) for lanes in found]
+    if min(costs) == float("inf"):
+        raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
+    lanes = found[int(np.argmin(costs))]
+    frequencies = _settled(machine.frequencies(lanes, deadline, lowest))
+    plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies))
+    plan.frequencies = machine.named(frequencies, lanes)
+    plan.notes["dynamic_energy_bound_j"] = bound
+    return plan
+
+
+def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarray | None, float]:
+    """The fraction of each task that each type does in the convex program, and its value in joules.
+
+    Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
+    """
+    instance = machine.instance
+    size, kinds = instance.time.shape
+    lanes = np.asarray(instance.counts, dtype=float)
+    top = float(machine.type_watts.max(initial=0.0)) or 1.0
+    watts = machine.type_watts / top
+    left = (machine.start + deadline - instance.problem.tasks.arrival) * (1 + ROUNDING)
+    task, kind = np.nonzero(instance.time <= left[:, None])
+    load = instance.time[task, kind] / deadline
+    count = len(task)
+    # Unknowns: the fractions, then the load and the cost of each type.
+    ones, columns = np.ones(count), np.arange(count)
+    row = np.concatenate([task, size + kind, size + np.arange(kinds)])
+    column = np.concatenate([columns, columns, count + np.arange(kinds)])
+    sums = csr_array((np.concatenate([ones, load, -np.ones(kinds)]), (row, column)), (size + kinds, count + 2 * kinds))
+    total = np.concatenate([np.ones(size), np.zeros(kinds)])
+    price = np.concatenate([np.zeros(count + kinds), np.ones(kinds)])
+    bounds = [(0.0, 1.0)] * count + [(0.0, one * (1 + ROUNDING)) for one in lanes.tolist()] + [(0.0, None)] * kinds
+    points = [lanes * part for part in np.linspace(0.0, 1.0, 9)]
+    best, value = None, 0.0
+    for _ in range(12):
+        tangents, limits = _tangents(points, lanes, watts, lowest, count)
+        answer = linprog(price, tangents, limits, sums, total, bounds, method="highs")
+        if answer.x is None:
+            break
+        best, value = answer.x, max(value, float(answer.fun))
+        loads = best[count : count + kinds]
+        exact = float((watts * loads * np.maximum(loads / np.maximum(lanes, 1.0), lowest) ** 2).sum())
+        if exact <= value * (1 + 1e-4) + 1e-12:
+            break
+        points.append(loads)
+    if best is None:
+        return None, 0.0
+    fractions = np.zeros((size, kinds))
+    fractions[task, kind] = best[:count]
+    return fractions, value * (1 - 1e-6) * deadline * top  # the solver is right to 1e-7
+
+
+def _tangents(
+    points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, lowest: float, count: int
+) -> tuple[csr_array, np.ndarray]:
+    """Cost of a type ≥ its tangents: of δ W max(W / L, lowest)² at the loads of each point."""
+    kinds = len(lanes)
+    at = np.concatenate(points)
+    kind = np.tile(np.arange(kinds), len(points))
+    speed = at / np.maximum(lanes[kind], 1.0)
+    slow = speed < lowest
+    slope = watts[kind] * np.where(slow, lowest**2, 3 * speed**2)
+    value = watts[kind] * at * np.where(slow, lowest, speed) ** 2
+    rows = np.arange(len(at))
+    entries = np.concatenate([slope, -np.ones(len(at))])
+    places = np.concatenate([rows, rows]), np.concatenate([count + kind, count + kinds + kind])
+    return csr_array((entries, places), (len(at), count + 2 * kinds)), slope * at - value
+
+
+def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
+    """A lane for each task: the type with its greatest fraction, there longest first to the least loaded lane."""
+    kind = fractions.argmax(axis=1)
+    lanes = np.empty(machine.instance.size, dtype=np.int64)
+    for number, count in enumerate(machine.instance.counts):
+        chosen = np.flatnonzero(kind == number)
+        needs = machine.instance.time[:, number]
+        order = chosen[np.argsort(-needs[chosen], kind="stable")].tolist()
+        if order:
+            lanes[order] = machine.first_lane[number] + list_schedule(needs, count, order)[1][order]
+    return lanes
+
+
+def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
+    """Task by task, the largest first, to the lane where it costs least as all others lie, a few times over.
+
+    Of tasks that arrive together.  What exceeds the deadline counts as long as it does, so that moves mend it.
+    """
+    instance, kind, device, watts = machine.instance, machine.lane_kind, machine.device, machine.watts
+    lanes, needs = lanes.copy(), machine.times(lanes)
+    load = np.bincount(lanes, needs, minlength=len(kind))
+    work = np.bincount(device, load, minlength=len(machine.devices))
+    most = np.zeros(len(machine.devices))
+    np.maximum.at(most, device, load)
+    mates = [np.flatnonzero(device == number) for number in range(len(machine.devices))]
+
+    def cost(work: np.ndarray, most: np.ndarray, watts: np.ndarray) -> np.ndarray:
+        joules = watts * work * np.maximum(most / deadline, lowest) ** 2
+        return np.asarray(joules + np.where(most > deadline * (1 + ROUNDING), LATE * most, 0.0))
+
+    for _ in range(max(1, min(4, 40_000 // max(1, instance.size)))):
+        moved = False
+        for task in np.argsort(-needs, kind="stable").tolist():
+            lane = int(lanes[task])
+            here = int(device[lane])
+            load[lane] -= needs[task]
+            work[here] -= needs[task]
+            most[here] = load[mates[here]].max()
+            time = instance.time[task, kind]
+            more = cost(work[device] + time, np.maximum(most[device], load + time), watts[device])
+            more = more - cost(work, most, watts)[device]
+            best = int(more.argmin())
+            if more[best] < more[lane] - 1e-9 * abs(more[lane]):
+                lanes[task], lane, moved = best, best, True
+                needs[task] = time[best]
+            load[lane] += needs[task]
+            work[device[lane]] += needs[task]
+            most[device[lane]] = max(most[device[lane]], load[lane])
+        if not moved:
+            break
+    return lanes
+
+
+LATE = 1e12
+"""Joules for each second that is too late: more than anything real."""
+
+
+# Task graphs ------------------------------------------------------------------------------------------------------
+
+
+def planned_graph(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
+    """The seed's lanes and order, each device as slow as is best."""
+    frequencies = _settled(1 / slownesses(machine, seed, lowest, deadline))
+    plan = plan_of(machine.instance, seed)
+    plan.frequencies = machine.named(frequencies, machine.lanes_of(seed))
+    plan.makespan = machine.makespan(seed, frequencies)
+    return plan
+
+
+def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: float) -> np.ndarray:
+    """How much slower than at full speed each device is, at the least energy with no path above the deadline."""
+    lanes = machine.lanes_of(schedule)
+    number = len(machine.devices)
+    joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
+    cost = joules / (float(joules.max(initial=0.0)) or 1.0)
+    safe = np.ones(number)
+    if _overrun(machine, schedule, safe, deadline)[0] > 0:
+        raise ScenarioError(f"even at full speed it takes longer than {deadline:g} s")
+    points = [np.full(number, one) for one in np.geomspace(1.0, 1 / lowest, 12)]
+    paths: list[np.ndarray] = []
+    limits: list[float] = []
+    slow = safe
+    for _ in range(80):
+        slow, value = _slowest(cost, points, paths, limits, lowest)
+        late, path, limit = _overrun(machine, schedule, slow, deadline)
+        exact = float((cost / slow**2).sum())
+        if late <= ROUNDING * deadline and exact <= value * (1 + 1e-4) + 1e-12:
+            break
+        points.append(slow)
+        if late > 0:
+            paths.append(path)
+            limits.append(limit)
+    # The longest path is convex in slownesses: on the way to a feasible point it becomes short enough.
+    low, high = 0.0, 1.0
+    if _overrun(machine, schedule, slow, deadline)[0] <= 0:
+        return slow
+    for _ in range(40):
+        part = (low + high) / 2
+        if _overrun(machine, schedule, safe + part * (slow - safe), deadline)[0] <= 0:
+            low = part
+        else:
+            high = part
+    return safe + low * (slow - safe)
+
+
+def _slowest(
+    cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], lowest: float
+) -> tuple[np.ndarray, float]:
+    """Least sum of tangents of cost / s² with no known path too long; the slownesses and that sum."""
+    number = len(cost)
+    rows, right = [], []
+    for point in points:
+        slope = -2 * cost / point**3
+        rows.append(np.hstack([np.diag(slope), -np.eye(number)]))
+        right.append(slope * point - cost / point**2)
+    for path, limit in zip(paths, limits, strict=True):
+        rows.append(np.hstack([path, np.zeros(number)])[None])
+        right.append(np.array([limit]))
+    price = np.concatenate([np.zeros(number), np.ones(number)])
+    bounds = [(1.0, 1 / lowest)] * number + [(0.0, None)] * number
+    answer = linprog(price, np.vstack(rows), np.concatenate(right), bounds=bounds, method="highs")
+    if answer.x is None:  # paths that rounding makes a hair too long
+        return np.ones(number), float(cost.sum())
+    return np.maximum(1.0, answer.x[:number]), float(answer.fun)
+
+
+def _overrun(
+    machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
+) -> tuple[float, np.ndarray, float]:
+    """By how much the longest path is too long; its work on each device, and the seconds that it has for it."""
+    finish, cause = finishes(machine, schedule, slow)
+    last = int(finish.argmax())
+    work = np.zeros(len(slow))
+    lanes = machine.lanes_of(schedule)
+    needs = machine.times(lanes)
+    task = last
+    while True:
+        work[machine.device[lanes[task]]] += needs[task]
+        if cause[task] < 0:
+            break
+        task = int(cause[task])
+    left = machine.start + deadline - float(machine.instance.problem.tasks.arrival[task])
+    return float(finish[last]) - machine.start - deadline, work, left
+
+
+def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When tasks end, without transfers, in the schedule's order on lanes; and the task that each had to wait for."""
+    tasks = machine.instance.problem.tasks
+    lanes = machine.lanes_of(schedule)
+    needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()
+    placed = np.empty(len(lanes), dtype=np.int64)
+    placed[schedule.order] = np.arange(len(lanes))
+    finish, cause = [0.0] * len(lanes), [-1] * len(lanes)
+    last: dict[int, int] = {}
+    row, arrival = lanes.tolist(), tasks.arrival.tolist()
+    graph: Graph = tasks.predecessors or [()] * len(lanes)
+    for task in np.lexsort((placed, schedule.finish, schedule.start)).tolist():
+        begin = arrival[task]
+        waits = [*graph[task], last[row[task]]] if row[task] in last else graph[task]
+        for other in waits:
+            if finish[other] > begin:
+                begin, cause[task] = finish[other], other
+        finish[task] = begin + needs[task]
+        last[row[task]] = task
+    return np.array(finish), np.array(cause)

@@ -1,0 +1,186 @@
+"""Greedy best fit by memory and compute: the most demanding task first, each where it leaves the least room over.
+
+Decides where, and the order on each device: that of placing.  Every device has two budgets.  Memory is what it has;
+a task takes what its mode holds there (on an accelerator its own memory, for the cores that of their node) and the
+items it reads and writes, each once a device, and keeps it, so that models and data could stay where they are used.
+Compute is the area bound of the instance, the least time in which all lanes together could do all work; a task takes
+its time there.  Tasks go by decreasing demand, the greatest part of a budget that they take where it is least; each
+goes to the lane on which both budgets suffice and the sum of what is left of them, as parts, is least.  Where only
+compute is short everywhere, it goes where it ends first among the lanes with memory for it; where memory is short
+everywhere, among all that could hold it alone: it then waits for memory in the run, or replaces what lies there.
+Reference: Johnson, Demers, Ullman, Garey, Graham, Worst-Case Performance Bounds for Simple One-Dimensional Packing
+Algorithms (1974), for best fit by decreasing size, at most 11/9 of the fewest bins and a few; Panigrahy, Talwar,
+Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
+Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
+reached; it takes a slow device gladly if it is tight; transfers are not counted.
+Cost: O(n lanes), vectorised over the lanes; with items, O(n (lanes + items of a task × places)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.static.instance import Instance, runnable
+from policies.static.prioritised import missed
+from policies.static.schedule import Schedule, plan_of, topological
+from sim.errors import Problem, ScenarioError
+from sim.model.plan import Plan, can_host, lane_names
+from sim.policy import PlannedScheduler, PlanProblem
+
+TOLERANCE = 1e-9
+
+
+class GreedyBestFit(PlannedScheduler):
+    """Best fit of sequential tasks by memory and compute, with or without a task graph."""
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "greedy_best_fit", everywhere=False)
+        schedule = best_fit(instance, Room.of(instance))
+        plan = plan_of(instance, schedule)
+        plan.notes |= missed(schedule, problem.tasks)
+        return plan
+
+
+@dataclass
+class Room:
+    """What memory places have and tasks take.  A *place* is an accelerator, or the host of a node's cores."""
+
+    place: np.ndarray
+    """The place of each lane."""
+    capacity: np.ndarray
+    """Bytes of each place; inf: not limited."""
+    need: np.ndarray
+    """`need[j, t]`: bytes that task j's mode holds on type t."""
+    items: list[tuple[int, ...]]
+    """Items that each task reads or writes."""
+    size: np.ndarray
+    """Bytes of each item."""
+    hosts: dict[tuple[int, int], np.ndarray]
+    """By shape and position of a mode: on which lanes is there all that it needs, if idle?"""
+
+    @classmethod
+    def of(cls, instance: Instance) -> Room:
+        problem = instance.problem
+        tasks, known = problem.tasks, lane_names(problem.cluster)
+        devices = [known[name] for lanes in instance.lanes for name in lanes]
+        places = list(dict.fromkeys(devices))
+        number = {device: position for position, device in enumerate(places)}
+        capacity = [
+            problem.cluster.nodes[one.node].memory if one.type.kind == "cpu" else one.type.memory for one in places
+        ]
+        need = np.zeros(instance.time.shape)
+        for shape in tasks.shapes:
+            rows = tasks.shape == shape.index
+            for position, mode in enumerate(shape.modes):
+                chosen = rows[:, None] & (instance.mode == position)
+                need[chosen] = mode.memory if mode.on_cpu else mode.gpu_memory
+        lists = [tasks.reads or [()] * len(tasks), tasks.writes or [()] * len(tasks)]
+        return cls(
+            place=np.array([number[device] for device in devices], dtype=np.int64),
+            capacity=np.array([np.inf if one is None else float(one) for one in capacity]),
+            need=need,
+            items=[tuple(dict.fromkeys([*reads, *writes])) for reads, writes in zip(*lists, strict=True)],
+            size=np.array([float(item.size) for item in tasks.items]),
+            hosts={
+                (shape.index, position): np.array(
+                    [one.type is mode.type and can_host(problem.cluster.nodes[one.node], mode) for one in devices]
+                )
+                for shape in tasks.shapes
+                for position, mode in enumerate(shape.modes)
+            },
+        )
+
+    def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
+        """The lanes that could run a task, items aside."""
+        found = np.isfinite(instance.time[task, kind_of])
+        shape = int(instance.problem.tasks.shape[task])
+        for kind, position in enumerate(instance.mode[task].tolist()):
+            if position >= 0:
+                found &= (kind_of != kind) | self.hosts[shape, position]
+        return found
+
+
+def best_fit(instance: Instance, room: Room) -> Schedule:
+    """Every task on its lane, in the order of placing."""
+    tasks = instance.problem.tasks
+    kind_of = np.repeat(np.arange(len(instance.counts)), instance.counts)
+    lane_of = np.concatenate([np.arange(count) for count in instance.counts])
+    accelerated = np.array([instance.types[kind].kind != "cpu" for kind in kind_of])
+    schedule = Schedule.empty(instance.size)
+    budget = compute_budget(instance)
+    free = room.capacity.copy()
+    there = np.zeros((len(room.size), len(free)), dtype=bool)
+    load, tail = np.zeros(len(kind_of)), np.zeros(len(kind_of))
+    for task in ordered(instance, room, budget):
+        items = list(room.items[task])
+        missing = (room.size[items, None] * ~there[items]).sum(axis=0)[room.place] * accelerated
+        needs = room.need[task, kind_of] + missing
+        alone = room.need[task, kind_of] + room.size[items].sum() * accelerated
+        able = room.able(instance, task, kind_of) & (alone <= room.capacity[room.place])
+        if not able.any():
+            raise _too_large(instance, task, room, alone)
+        time = np.where(able, instance.time[task, kind_of], np.inf)
+        lane = _choose(time, needs, free[room.place], room.capacity[room.place], load, budget)
+        before = () if tasks.predecessors is None else tasks.predecessors[task]
+        ready = max([float(tasks.arrival[task]), *(float(schedule.finish[one]) for one in before)])
+        start = max(ready, float(tail[lane]))
+        tail[lane] = schedule.put(task, start, float(time[lane]), int(kind_of[lane]), int(lane_of[lane]))
+        load[lane] += time[lane]
+        place = int(room.place[lane])
+        free[place] -= needs[lane]
+        there[items, place] |= bool(accelerated[lane])
+    return schedule
+
+
+def _choose(
+    time: np.ndarray, needs: np.ndarray, free: np.ndarray, capacity: np.ndarray, load: np.ndarray, budget: float
+) -> int:
+    """The lane of the tightest fit, or of the first end where nothing fits."""
+    roomy = np.isfinite(time) & (needs <= free)
+    fits = roomy & (load + time <= budget * (1 + TOLERANCE))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        memory = np.where(np.isfinite(capacity) & (capacity > 0), (free - needs) / capacity, 0.0)
+        left = memory + (0.0 if budget == 0 else (budget - load - time) / budget)
+    if fits.any():
+        return int(np.where(fits, left, np.inf).argmin())
+    return int(np.where(roomy if roomy.any() else np.isfinite(time), load + time, np.inf).argmin())
+
+
+def compute_budget(instance: Instance) -> float:
+    """Seconds of each lane: the fastest times of all tasks over all lanes, but no less than the longest task."""
+    shortest = instance.time.min(axis=1, initial=np.inf)
+    return max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
+
+
+def ordered(instance: Instance, room: Room, budget: float) -> list[int]:
+    """Tasks by decreasing demand, ties as in the table; of a graph by depth first, as each needs its predecessors."""
+    size = instance.size
+    largest = np.zeros(len(instance.types))
+    kind_of = np.repeat(np.arange(len(instance.types)), instance.counts)
+    np.maximum.at(largest, kind_of, room.capacity[room.place])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        memory = np.where(largest > 0, room.need / largest, 0.0)
+        demand = np.maximum(memory, instance.time / budget if budget else 0.0)
+    demand = np.where(np.isfinite(instance.time), demand, np.inf).min(axis=1, initial=np.inf)
+    depth = np.zeros(size, dtype=np.int64)
+    graph = instance.problem.tasks.predecessors
+    if graph is not None:
+        for task in topological(graph):
+            depth[task] = max((depth[before] + 1 for before in graph[task]), default=0)
+    return np.lexsort((-demand, depth)).tolist()
+
+
+def _too_large(instance: Instance, task: int, room: Room, alone: np.ndarray) -> ScenarioError:
+    known = lane_names(instance.problem.cluster)
+    names = [name for lanes in instance.lanes for name in lanes]
+    usable = np.isfinite(instance.time[task, np.repeat(np.arange(len(instance.counts)), instance.counts)])
+    largest = int(np.where(usable, room.capacity[room.place], -1.0).argmax())
+    device = known[names[largest]]
+    text = (
+        f"greedy_best_fit: task {instance.problem.tasks.name(task)} needs {alone[largest] / 1e9:.6g} GB for itself and "
+        f"its items and fits no device: the largest is {device.name} ({device.type.name}) with "
+        f"{room.capacity[room.place[largest]] / 1e9:.6g} GB"
+    )
+    return ScenarioError(Problem(text, key="policy.scheduler"))
