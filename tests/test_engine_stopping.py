@@ -161,8 +161,10 @@ def kernel_and_newcomer(preemption: Preemption, stopping: Stopping):
         (Preemption("flush"), Stopping(block=1.0), 3.0, 6.0),
         # Without blocks a kernel can be left anywhere.
         (Preemption("drain"), Stopping(), 2.3, 6.0),
-        # 10 bytes of state at 20 B/s out, and back over the link at 10 B/s.
-        (Preemption("context_switch", rate=20.0), Stopping(block=1.0, state=10), 2.8, 2.8 + 1 + 1 + 2.7),
+        # 10 bytes of state at 20 B/s to the device's own memory, and back.
+        (Preemption("context_switch", rate=20.0), Stopping(block=1.0, state=10), 2.8, 2.8 + 1 + 0.5 + 2.7),
+        # The same to the host and back, over a link of 10 B/s.
+        (Preemption("context_switch"), Stopping(block=1.0, state=10), 3.3, 3.3 + 1 + 1 + 2.7),
         # Everything is slower by a quarter: at 2.3 s 1.84 of the work are done, the block ends at 2.5.
         (Preemption("flep", overhead=0.25), Stopping(block=1.0), 2.5, 2.5 + 1.25 + 3.75),
     ],

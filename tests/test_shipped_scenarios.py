@@ -265,10 +265,10 @@ def test_kernels_that_let_go():
     never, drain, flush = under("drain", "priority")[0], under("drain"), under("flush")
     fast, slow = under({"kind": "context_switch", "rate": "100 GB/s"}), under("context_switch")[0]
     states(name, "34 % of the urgent ones if nothing is stopped", never)
-    states(name, "97.3 % if the GPU drains", drain[0])
-    states(name, "99.7 % if it flushes them (16 % of its work", flush[0], flush[2])
-    states(name, "99.4 % with context switches at 100 GB/s, and only 57 % with 256 MB", fast[0], 100, slow, 256)
-    states(name, "0.81 s under draining, 1.05 s under fast context switches and 1.38 s", drain[1], fast[1], flush[1])
+    states(name, "97.4 % if the GPU drains", drain[0])
+    states(name, "99.7 % if it flushes them (15 % of its work", flush[0], flush[2])
+    states(name, "99.5 % with context switches at 100 GB/s, and only 57 % with 256 MB", fast[0], 100, slow, 256)
+    states(name, "0.84 s under draining, 1.10 s under fast context switches and 1.46 s", drain[1], fast[1], flush[1])
 
 
 def test_save_and_restore():

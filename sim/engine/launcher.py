@@ -18,7 +18,7 @@ from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, RESTORE, History,
 from sim.engine.links import Links
 from sim.engine.places import Places, host
 from sim.engine.recorder import Recorder
-from sim.engine.transfers import Transfers, items_of
+from sim.engine.transfers import Transfers, items_of, kept_there
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from sim.model.tasks import Task
 
@@ -93,11 +93,13 @@ class Launcher:
         """Seconds to restore what was saved, before computing goes on."""
         stages = launch.stages
         assert stages is not None
-        seconds = sum(
-            task.shape.stopping.restore
-            for task in launch.tasks
-            if task._history is not None and task._done > 0 and task._history.saved_at is not None
-        )
+        device = launch.placement.devices[0]
+        seconds = 0.0
+        for task in launch.tasks:
+            if task._history is not None and task._done > 0 and task._history.saved_at is not None:
+                seconds += task.shape.stopping.restore
+                if kept_there(task, device):
+                    seconds += task.shape.stopping.state / (device.type.preemption.rate or math.inf)
         if not seconds:
             self.compute.request(launch)
             return
@@ -272,7 +274,9 @@ class Launcher:
             if task._done > before:
                 kept_seconds += (task._done - before) / (1.0 - before) * launch.total / len(launch.tasks)
             if task._done > before:
-                history.saved_at = host(device.node)
+                # What was drained or flushed left no state behind: its other blocks start from its input.
+                stateless = keep and not fault and device.type.preemption.kind != "context_switch"
+                history.saved_at = None if stateless else host(device.node)
                 history.last_device = device.index
             elif task._done == 0 and before > 0:
                 # Spoliation gives back all that earlier launches did as well.

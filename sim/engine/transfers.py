@@ -123,8 +123,9 @@ class Transfers:
             if not mode.on_cpu:
                 size += task.bytes_in / mode.gpus
             history = task._history
-            if history is not None and task._done > 0 and task.shape.stopping.state:
-                self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
+            if history is not None and history.saved_at is not None and task._done > 0 and not kept_there(task, device):
+                if task.shape.stopping.state:
+                    self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
             if terms is not None:
@@ -293,6 +294,12 @@ class Transfers:
             return f"it has room for {state.room:,} bytes only"
         Fetching(self, item, state, number, then).begin()
         return None
+
+
+def kept_there(task: Task, device: Device) -> bool:
+    """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
+    history = task._history
+    return history is not None and history.last_device == device.index and device.type.preemption.rate is not None
 
 
 class Fetching:

@@ -220,6 +220,8 @@ class Dispatcher:
 
     def _most_urgent(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:
+            if not len(counter.queue):
+                return (-1, 0)  # all has been taken this round: its step sees to that
             placement = self.place(counter, view)
             if placement is not None:
                 value = counter.batching.urgency(counter.queue, placement, view)
