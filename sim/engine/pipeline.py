@@ -162,7 +162,7 @@ class Pipeline:
         else:
             launch.first = -1
             launch.tasks, launch.task = tasks, tasks[0]
-            launch.oldest = min(task.arrival for task in tasks) if count > 1 else tasks[0].arrival
+            launch.oldest = min(task.arrival for task in tasks) + queue.service.request_delay
             simulation.taken(launch, tasks)
         launch.cores = 0
         simulation.running[launch.number] = launch  # type: ignore[assignment]

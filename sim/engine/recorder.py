@@ -165,8 +165,10 @@ class Recorder:
         _writable(self.mode)[rows] = batch["mode"][whose]
         _writable(self.place)[rows] = batch["place"][whose]
         _writable(self.detail("batch"))[rows] = batch["launch"][whose]
-        _writable(self.status)[done] = COMPLETED
-        _writable(self.finish)[done] = batch["end"][of]
+        back = np.array([service.response_delay for service in self.run.services])[batch["queue"]]
+        finish = (batch["end"] + back)[of]
+        _writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
+        _writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         _writable(self.detail("energy"))[done] = (batch["energy"] / batch["members"])[of]
         for name, since, until in (
             ("upload", "upload_start", "upload_end"),
@@ -188,6 +190,10 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
             ready = tasks.arrival
+        for service in run.services:
+            if service.request_delay:  # a request is ready when it has come to the node
+                ready = ready.copy()
+                ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
             for name in ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
@@ -195,7 +201,7 @@ class Recorder:
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
-            plain = (status == COMPLETED) & (detail["batch"] < 0)
+            plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             detail["compute"][plain] = (finish - start)[plain]
         return Record(
             input=run,
@@ -235,7 +241,8 @@ class Recorder:
         assert batch is not None
         rows = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._launches.items()}
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
-        plain = np.flatnonzero(((status == COMPLETED) & (batch < 0)) | running)
+        # What has no place was answered from a cache.
+        plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
         began = start[plain]
         over = np.where(running[plain], end, finish[plain])
         added: dict[str, Any] = {
@@ -276,7 +283,7 @@ class Recorder:
         if "energy" not in detail:
             return None
         energy = detail["energy"].copy()
-        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0))
+        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
         energy[plain] = (finish - start)[plain] * self._width(plain, mode) * self._watts(plain, mode)
         return energy
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engine.cache import Cache, cache_of
 from sim.engine.clock import ARRIVAL, Clock, Timer
 from sim.engine.links import Links
 from sim.model.plan import Placement
@@ -49,6 +50,7 @@ class _Queue:
         self.total = len(service.rows)
         self.wanted = 0
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
+        self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
         self._factors: list[list[float]] = []
 
@@ -61,7 +63,7 @@ class _Queue:
             self._factors = np.maximum(drawn, LEAST_FACTOR).tolist()[::-1]
         return self._factors.pop()
 
-    def deadline_of(self, row: int, arrival: float) -> float:
+    def deadline_of(self, row: int) -> float:
         column = self.table.deadline
         if column is None:
             return math.inf
@@ -74,7 +76,7 @@ class Sliced(_Queue):
 
     def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
         super().__init__(number, service, tasks, clock, random, alone)
-        self.times = np.ascontiguousarray(tasks.arrival[service.rows])
+        self.times = np.ascontiguousarray(tasks.arrival[service.rows]) + service.request_delay
         self.head_at = 0
         self._front: list[float] = []
         """Arrivals from `_front_at` on, to tell those of the oldest."""
@@ -124,7 +126,7 @@ class Sliced(_Queue):
         return self._front[offset]
 
     def deadline(self, position: int) -> float:
-        return self.deadline_of(int(self.service.rows[self.head_at + position]), 0.0)
+        return self.deadline_of(int(self.service.rows[self.head_at + position]))
 
     def recent(self, seconds: float) -> int:
         since = self.clock._now - seconds
@@ -176,12 +178,24 @@ class Taskwise(_Queue):
 
     def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
         super().__init__(number, service, tasks, clock, random, alone)
+        if service.cache is not None:
+            self.cache = cache_of(service.cache.evict, service.cache.size)
         self._waiting: list[Task] = []
         self._head = 0
         self._left: dict[int, None] = {}
         """Rows of entries that have left although they were not the first."""
         self.joined: list[float] = []
         self.to_come = self.total
+
+    def input_of(self, task: Task) -> int:
+        """What the result cache knows the request by."""
+        return int(self.table.extra["input"][task.index])
+
+    def keep_results(self, tasks: Sequence[Task]) -> None:
+        """These have been served: their results go into the cache."""
+        assert self.cache is not None
+        for task in tasks:
+            self.cache.add(self.input_of(task))
 
     def push(self, task: Task) -> None:
         """A request waits (again)."""
@@ -234,7 +248,7 @@ class Taskwise(_Queue):
         return (self._tidy() if self._left else self._waiting)[self._head + position]
 
     def arrival(self, position: int) -> float:
-        return self._at(position).arrival
+        return self._at(position).arrival + self.service.request_delay
 
     def deadline(self, position: int) -> float:
         return self._at(position).deadline

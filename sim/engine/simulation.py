@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
@@ -138,6 +139,7 @@ class Simulation:
         self.pipeline = Pipeline(self) if fast and undisturbed(run, self.links) else None
         """The short way of batches, where nothing can disturb them."""
         single = not unconditional or run.closed or any(batching.per_request for batching in run.batching)
+        single = single or any(service.cache is not None for service in run.services)
         self.queues: list[Any] = make_queues(self, sliced=self.pipeline is not None and not single)
         self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
         """Requests without an object of their own that have not ended, those to come included."""
@@ -366,15 +368,62 @@ class Simulation:
             self.scheduler.ready(task)
             return
         assert isinstance(queue, Taskwise)
+        if queue.cache is not None and queue.cache.holds(queue.input_of(task)):
+            self._answer(task, queue)
+            return
+        if queue.service.request_delay and task._history is None:
+            self._travel(task, queue.service.request_delay, lambda: self._arrive(task, queue))
+            return
+        self._arrive(task, queue)
+
+    def _travel(self, task: Task, seconds: float, then: Callable[[], None]) -> None:
+        """A request, or its response, is on its way between the front end and the node."""
+        self.waiting.pop(task.index, None)
+        task.state = FUTURE
+        self.deferred += 1
+
+        def there(_: Timer) -> None:
+            self.deferred -= 1
+            then()
+
+        self.clock.at(self.clock._now + seconds, ARRIVAL, Timer(there))
+
+    def _arrive(self, task: Task, queue: Taskwise) -> None:
+        """A request is at the node that may serve it."""
+        task.state = WAITING
+        self.waiting[task.index] = task
+        if task.expires <= self.clock._now:
+            self.end_task(task, EXPIRED, "patience ended")
+            return
         queue.push(task)
         if queue.wanted and (len(queue) >= queue.wanted or queue.over):
             self.clock.round_due = True
 
+    def _answer(self, task: Task, queue: Taskwise) -> None:
+        """The result of a request is in the cache: it needs no device."""
+        assert queue.service.cache is not None
+        queue.never()
+        del self.waiting[task.index]
+        task.state = RUNNING
+        self.deferred += 1  # neither waiting nor in a launch, and yet to end
+        self._starts[task.index] = self.clock._now
+        self.clock.at(self.clock._now + queue.service.cache.hit, FINISH, Timer(lambda _: self._answered(task)))
+
+    def _answered(self, task: Task) -> None:
+        self.deferred -= 1
+        row, now = task.index, self.clock._now
+        self._finishes[row] = now
+        self._status[row] = COMPLETED
+        self.recorder.detail("compute")[row] = now - self._starts[row]
+        self.recorder.detail("upload"), self.recorder.detail("download")
+        self._completed(task)
+
     def _status_of(self, queue: Sliced, end: float) -> None:
         """At the end of the run: the requests of a slice that have come are unfinished so far."""
-        before = int(np.searchsorted(queue.times, end, side="left"))
-        at_end = int(np.searchsorted(queue.times, end, side="right")) if self.clock._now < end else before
-        arrived = max(queue.head_at, at_end if end > self.clock._now else queue.arrived)
+        arrival = self.tasks.arrival[queue.service.rows]
+        # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
+        side: Any = "left" if end > self.clock._now or end == self.input.horizon else "right"
+        arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
         np.frombuffer(self._status, dtype=self._status.typecode)[queue.service.rows[:arrived]] = UNFINISHED
 
     def _defer(self, task: Task, until: float) -> None:
@@ -746,19 +795,36 @@ class Simulation:
         requests = launch.requests
         queue = requests.queue
         self.call(self.input.batching[queue.number].ended, self.pipeline.report(launch), queue)
+        back = queue.service.response_delay
         if launch.task is None:
-            self.ended += requests.count
-            self.requests_left -= requests.count
             self._settled = self.decisions
             self.clock.round_due = self.clock.round_due or self._wake_on != "ready"
-            if not self.running and not self.waiting:
-                self._look_whether_drained()
+            if back:
+                answered = Timer(lambda _: self._slice_ended(requests.count))
+                self.clock.at(self.clock._now + back, FINISH, answered)
+            else:
+                self._slice_ended(requests.count)
             return
-        status = self._status
         for task in launch.tasks:
-            status[task.index] = COMPLETED  # the other columns are written at the end of the run
-            self._completed(task)
+            if back:
+                self._travel(task, back, partial(self._batch_member_ended, task))
+            else:
+                self._batch_member_ended(task)
+        if back:
+            self.changed("release")
+        if queue.cache is not None:
+            queue.keep_results(requests.tasks)
         launch.tasks, launch.task = (), None
+
+    def _slice_ended(self, count: int) -> None:
+        self.ended += count
+        self.requests_left -= count
+        if not self.running and not self.waiting:
+            self._look_whether_drained()
+
+    def _batch_member_ended(self, task: Task) -> None:
+        self._status[task.index] = COMPLETED  # the other columns are written at the end of the run
+        self._completed(task)
 
     def _report_batch(self, launch: Launch) -> None:
         """Tell the batching policy of a batch that went the full way."""
@@ -777,24 +843,34 @@ class Simulation:
             stages.compute_end,
             stages.download_start if down else now,
             now,
-            min(task.arrival for task in launch.tasks),
+            min(task.arrival for task in launch.tasks) + requests.queue.service.request_delay,
         )
         self.call(self.input.batching[requests.queue.number].ended, report, requests.queue)
+        if requests.queue.cache is not None:
+            requests.queue.keep_results(launch.tasks)
 
     def _launch_completed(self, launch: Launch) -> None:
         """A staged launch has ended well (told by the launcher)."""
-        now = self.clock._now
         self._note_start(launch)
         tasks = launch.tasks
+        back = 0.0 if launch.terms is None else launch.terms.requests.queue.service.response_delay
         for task in tasks:
             self._place_of(task, launch)
-            self._finishes[task.index] = now
-            self._status[task.index] = COMPLETED
         del self.running[launch.number]
         if launch.terms is not None:
             self._report_batch(launch)
         for task in tasks:
-            self._completed(task)
+            if back:
+                self._travel(task, back, partial(self._member_ended, task))
+            else:
+                self._member_ended(task)
+        if back:
+            self.changed("release")
+
+    def _member_ended(self, task: Task) -> None:
+        self._finishes[task.index] = self.clock._now
+        self._status[task.index] = COMPLETED
+        self._completed(task)
 
     def _completed(self, task: Task) -> None:
         task.state = ENDED

@@ -123,9 +123,9 @@ class Transfers:
             if not mode.on_cpu:
                 size += task.bytes_in / mode.gpus
             history = task._history
-            if history is not None and history.saved_at is not None and task._done > 0 and not kept_there(task, device):
-                if task.shape.stopping.state:
-                    self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
+            saved = history is not None and history.saved_at is not None and task._done > 0
+            if saved and task.shape.stopping.state and not kept_there(task, device):
+                self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
             if terms is not None:

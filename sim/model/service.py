@@ -10,6 +10,18 @@ import numpy as np
 from sim.model.tasks import Shape
 
 
+@dataclass(frozen=True)
+class ResultCache:
+    """Results of `size` inputs are kept (`evict`: lru or clock), and answer in `hit` seconds.
+
+    The inputs of the requests are the column `input` of `Tasks.extra`.
+    """
+
+    size: int
+    evict: str = "lru"
+    hit: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Service:
     """A stream of requests that are served in batches.
@@ -31,8 +43,88 @@ class Service:
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     """Private data of a request, on average."""
+    cache: ResultCache | None = None
+    request_delay: float = 0.0
+    response_delay: float = 0.0
+    """Seconds between the front end, where requests arrive, and the node that serves them, there and back."""
     about: dict[str, object] = field(default_factory=dict)
     """What else its scenario entry says that policies may want to know (tokens, cache, ...)."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step of a language model on one replica, linear in what the step does."""
+
+    fixed: float = 0.0
+    per_sequence: float = 0.0
+    per_prompt_token: float = 0.0
+    per_context_token: float = 0.0
+
+    def of(self, prompt_tokens: int, sequences: int, context: int) -> float:
+        """A step that prefills so many tokens and decodes so many sequences with so much context in all."""
+        decoding = self.per_sequence * sequences + self.per_context_token * context
+        return self.fixed + self.per_prompt_token * prompt_tokens + decoding
+
+    def decoding(self, steps: int, sequences: int, context: int) -> float:
+        """So many steps that only decode, one after the other: the context grows by a token a sequence and step."""
+        first = self.fixed + self.per_sequence * sequences + self.per_context_token * context
+        return steps * first + self.per_context_token * sequences * (steps * (steps - 1) // 2)
+
+    def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
+        """Seconds from the first step to the last of requests that have a replica to themselves."""
+        prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
+        decodes = output - 1.0
+        context = decodes * prompt + decodes * output / 2
+        steps = self.fixed * (prefills + decodes) + self.per_sequence * decodes
+        return steps + self.per_prompt_token * prompt + self.per_context_token * context
+
+
+@dataclass(frozen=True)
+class Autoscaling:
+    """Between `least` and `most` replicas, so many that each has about `target` requests; a change at most each
+    `cooldown` seconds."""
+
+    least: int
+    most: int
+    target: float
+    cooldown: float
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageService:
+    """A language model that generates token by token: requests join and leave at the boundaries of its steps.
+
+    `rows` are its rows of `Tasks`, whose columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
+    requests are; they alone have its one mode, a replica on `gpus` devices of one node.  The keys and values of
+    `block` tokens fill one KV block, of which a replica has `blocks`; `token_bytes` is what one token's take.
+    `chunk`: most prompt tokens of a step, None for whole prompts.
+    """
+
+    name: str
+    shape: Shape
+    rows: np.ndarray
+    step: StepTimes
+    blocks: int
+    block: int = 16
+    token_bytes: int = 0
+    weights: int = 0
+    chunk: int | None = None
+    max_sequences: int = 256
+    swap: bool = False
+    """Are sequences that must give way copied to the host, rather than computed again?"""
+    replicas: int = 1
+    """At the start of the run; where prefill and decode are separate, those that decode."""
+    prefillers: int = 0
+    """Replicas that only prefill; 0: every replica does both."""
+    scaling: Autoscaling | None = None
+    prefix_block: int = 0
+    """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
+    ttft: float = math.inf
+    tpot: float = math.inf
+    """Limits on the time to the first token and the time per further token."""
 
     def __repr__(self) -> str:
         return self.name

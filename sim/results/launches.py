@@ -98,7 +98,7 @@ def launches_of(record: Record, table: ModeTable) -> Launches:
 
 
 def _derived(record: Record, table: ModeTable) -> Launches:
-    task = np.flatnonzero(record.start == record.start)
+    task = np.flatnonzero((record.start == record.start) & (record.place >= 0))
     start, shape = record.start[task], record.input.tasks.shape
     mode = table.codes(shape if len(table.offset) == 1 else shape[task], record.mode[task])
     end = _or_end(record.finish[task], record.end)

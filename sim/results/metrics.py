@@ -241,6 +241,19 @@ def preemptions(run: Measured) -> float:
     return int(run.column("preemptions").sum())
 
 
+def cache_hit_fraction(run: Measured) -> float:
+    """Of the completed requests of services with a result cache, those answered without a device."""
+    services = run.result.record.input.services
+    names = [service.name for service in services if getattr(service, "cache", None) is not None]
+    if not names or not run.count(COMPLETED):
+        return math.nan
+    rows = np.concatenate([service.rows for service in services if service.name in names])
+    record = run.result.record
+    arrived = (record.input.tasks.arrival[rows] >= run.low) & (record.status[rows] == COMPLETED)
+    rows = rows[arrived]
+    return float((record.place[rows] < 0).mean()) if len(rows) else math.nan
+
+
 def migrations(run: Measured) -> float:
     """Moves of running tasks to another placement, of the window's tasks."""
     return int(run.column("migrations").sum())
@@ -324,7 +337,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         bsld_swf_mean, makespan, throughput, goodput, goodput_fraction, slo_attainment, attainment_admitted,
         gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
         energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j,
-        queue_length_mean, jobs_in_system_mean, preemptions, migrations,
+        queue_length_mean, jobs_in_system_mean, preemptions, migrations, cache_hit_fraction,
         makespan_bound, planned_makespan, makespan_ratio,
         fragmentation, rho_max, rho_p95, rho_unfair_share, jain,
     ):  # fmt: skip
@@ -335,7 +348,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
 LAZY = frozenset(
     {
         "makespan_bound", "planned_makespan", "makespan_ratio",
-        "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain",
+        "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain", "cache_hit_fraction",
     }
 )  # fmt: skip
 """Metrics that cost more than a pass over the tasks, or that few runs have: computed only when asked for."""
@@ -345,7 +358,7 @@ RUN_ONLY = frozenset(
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
         "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
-        "rho_max", "rho_p95", "rho_unfair_share",
+        "rho_max", "rho_p95", "rho_unfair_share", "cache_hit_fraction",
     }
 )  # fmt: skip
 """Metrics of the whole run, which have no meaning for a group of tasks."""
@@ -357,7 +370,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan",
+        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan", "cache_hit_fraction",
         "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.service import Service
+from sim.model.service import ResultCache, Service
 from sim.model.tasks import Mode, Tasks
 from sim.scenario import service_schema
 from sim.scenario.document import Path_
-from sim.scenario.streams import Context, Stream
+from sim.scenario.streams import Context, Stream, draw_codes
 from sim.scenario.workload_schema import Entry
 
 UNLIMITED = 1 << 40
@@ -84,6 +84,11 @@ class Served:
             weights = f"{self.name}:model"
             rows = stream.reads or [()] * len(stream)
             stream.reads = [(weights, *row) for row in rows]
+        cache = self.service.cache
+        if cache is not None:
+            popularity = np.arange(1, cache.inputs + 1, dtype=float) ** -cache.zipf
+            drawn = draw_codes(popularity, len(stream), self.context.random.stream("inputs", self.name))
+            stream.extra["input"] = drawn.astype(np.int64)
         fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
         least = min(mode.upload.of(1) + mode.fixed + _mean(each) + mode.download.of(1) for mode, each in fitting)
         shortest = math.inf if stream.deadline is None or not len(stream) else float(np.nanmin(stream.deadline))
@@ -127,18 +132,22 @@ def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
         shape = tasks.shapes[tasks.shape[rows[0]]]
         times = tasks.estimate[rows][:, : len(shape.modes)]
         alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())
+        kept = stream.service.cache
         limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
         found.append(
             Service(
                 stream.name,
                 shape,
                 rows,
-                tuple(times.mean(axis=0).tolist()),
+                tuple((times[0] if alike else times.mean(axis=0)).tolist()),  # a mean of equals may be off by a bit
                 float(limit),
                 stream.service.noise,
                 alike,
                 _average(tasks.bytes_in, rows),
                 _average(tasks.bytes_out, rows),
+                None if kept is None else ResultCache(kept.size, kept.evict, kept.hit),
+                stream.service.network.request,
+                stream.service.network.response,
             )
         )
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -34,6 +34,8 @@ def _noise(value: float) -> float:
     return value
 
 
+BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
+                  {"type": "string"})  # fmt: skip
 FIXED_ONLY = Short(lambda value: {"fixed": value} if isinstance(value, str) else value, {"type": "string"})
 
 
@@ -71,6 +73,23 @@ def check_whole(way: Variant) -> None:
         raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
 
 
+class Cache(Model):
+    """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
+
+    inputs: Annotated[Count, Field(le=10_000_000)]
+    zipf: NotNegative = 1.0
+    size: Annotated[Count, Field(le=10_000_000)]
+    evict: Literal["lru", "clock"] = "lru"
+    hit: Seconds = 0.0
+
+
+class Network(Model):
+    """Delays between the front end and the node that serves: of a request there, of a response back."""
+
+    request: Seconds = 0.0
+    response: Seconds = 0.0
+
+
 class Service(Model):
     """What serving costs: one variant inline, or several under `variants`.
 
@@ -91,6 +110,8 @@ class Service(Model):
     variants: Annotated[list[Variant], OneOrMany, Field(min_length=1)] | None = None
     model: Bytes | None = None
     noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
+    cache: Cache | None = None
+    network: Annotated[Network, BOTH_WAYS] = Network()
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
 
     @model_validator(mode="after")

@@ -1,0 +1,91 @@
+"""Results kept for popular inputs: who is answered without a device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+import sim
+from sim.engine.cache import Clock, Lru
+
+
+def scenario(**cache):
+    return {
+        "name": "cached",
+        "horizon": "20 s",
+        "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "g", "count": 1, "streams": 2}}},
+        "workload": [
+            {
+                "name": "web",
+                "arrivals": {"process": "poisson", "rate": "300/s"},
+                "slo": "200 ms",
+                "service": {
+                    "upload": {"per_item": "0.1 ms", "fixed": "0.1 ms"},
+                    "compute": {"per_item": "1 ms", "fixed": "10 ms"},
+                    "cache": {"inputs": 1000, "zipf": 1.0, "size": 100, "hit": "0.5 ms", **cache},
+                },
+            }
+        ],
+    }
+
+
+def test_lru_evicts_what_was_used_longest_ago():
+    rng, cache, mirror = np.random.default_rng(1), Lru(7), OrderedDict()
+    for key in rng.integers(0, 20, 2000).tolist():
+        assert cache.holds(key) == (key in mirror)
+        mirror[key] = True
+        mirror.move_to_end(key)
+        if len(mirror) > 7:
+            mirror.popitem(last=False)
+        cache.add(key)
+
+
+def test_the_clock_spares_what_was_used_since_its_hand_passed():
+    cache = Clock(3)
+    for key in (1, 2, 3):
+        cache.add(key)
+    assert cache.holds(1)
+    cache.add(4)  # the hand passes 1, which was used, and takes 2
+    assert [cache.holds(key) for key in (1, 2, 3, 4)] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("evict", ["lru", "clock"])
+def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
+    """A request is a hit if and only if its input is in the cache when it arrives, misses entering at their finish."""
+    result = sim.run(scenario(evict=evict), seed=3, check=True)
+    tasks = result.tasks
+    cache = {"lru": Lru, "clock": Clock}[evict](100)
+    done = tasks[tasks["status"] == "completed"]
+    served = done[done["device"].notna()]
+    events = [(time, 1, row, key) for row, time, key in zip(tasks.index, tasks["arrival"], tasks["input"], strict=True)]
+    # Members of a batch enter in the order of the batch, before what arrives at that instant.
+    ends = zip(served.index, served["finish"], served["input"], strict=True)
+    events += [(time, 0, row, key) for row, time, key in ends]
+    hits = set()
+    for _, kind, row, key in sorted(events):
+        if kind == 0:
+            cache.add(key)
+        elif cache.holds(key):
+            hits.add(row)
+    answered = done[done["device"].isna()]
+    assert set(answered.index) == {row for row in hits if row in done.index}
+    assert len(answered) > 0.3 * len(done)
+    assert answered["response"].to_numpy() == pytest.approx(0.0005)
+    assert (answered["wait"] == 0).all()
+    assert result.launches["members"].sum() == len(tasks) - len(hits)
+
+
+def test_a_cache_takes_load_off_the_device():
+    assert sim.run(scenario(size=400), seed=3).metric("gpu_utilisation") < 0.9 * sim.run(
+        scenario(size=1), seed=3
+    ).metric("gpu_utilisation")
+    everything = sim.run(scenario(inputs=1, size=1), seed=3)
+    assert everything.metric("cache_hit_fraction") > 0.99
+
+
+def test_without_a_cache_there_is_no_hit_fraction():
+    plain = scenario()
+    del plain["workload"][0]["service"]["cache"]
+    assert np.isnan(sim.run(plain, seed=3).metric("cache_hit_fraction"))

@@ -1,0 +1,247 @@
+"""Services through the whole program: scenario, engine, tables; the short way of batches against the full one."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sim
+from sim.engine.simulation import Simulation
+from sim.errors import PolicyError, ScenarioError
+from sim.policy import Batching, Discard, Linger, Scheduler, Take
+from sim.results.result import Result
+from sim.scenario.scenario import load
+
+COSTS = {
+    "upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"},
+    "compute": {"per_item": "1.264 ms", "fixed": "13 ms"},
+    "download": {"fixed": "0.05 ms"},
+}
+
+
+def scenario(gpus=1, rate="400/s", horizon="8 s", pcie=None, policy=None, **service):
+    entry = {
+        "name": "web",
+        "arrivals": {"process": "poisson", "rate": rate},
+        "slo": "250 ms",
+        "service": {**copy.deepcopy(COSTS), **service},
+    }
+    node = {"cpus": 4, "gpus": {"type": "g", "count": gpus, "streams": 2}, "pcie": pcie or {"upload": "5 GB/s"}}
+    found = {"name": "s", "cluster": {"nodes": node}, "workload": [entry], "policy": policy or {}}
+    return found | ({"horizon": horizon} if horizon else {})
+
+
+def one_way(described, fast):
+    return Result(Simulation(load(described).build(1), check=True, fast=fast).run())
+
+
+def same(first, second):
+    for table in ("tasks", "launches", "devices", "timeline"):
+        pd.testing.assert_frame_equal(getattr(first, table), getattr(second, table), check_exact=True)
+
+
+class Padded(Batching):
+    """Batches of a power of two, filled up; half of what waits is thrown away now and then."""
+
+    def __init__(self, per_request: bool = False):
+        self.per_request = per_request
+
+    def next_batch(self, queue, placement, view):
+        if len(queue) < 3 and not queue.over:
+            return Linger(until=queue.arrival(0) + 0.02, count=3) if view.now < queue.arrival(0) + 0.02 else Take(1, 4)
+        if len(queue) > 40:
+            return Discard(len(queue) // 2)
+        count = min(len(queue), 32)
+        return Take(count, 1 << (count - 1).bit_length())
+
+
+sim.register("padded", Padded, kind="batching")
+
+VARIANTS = {
+    "plain": {},
+    "three GPUs": {"gpus": 3, "rate": "1300/s"},
+    "noise": {"noise": "5%"},
+    "padding and discards": {"policy": {"batching": "padded"}, "rate": "700/s"},
+    "requests as objects": {"policy": {"batching": {"name": "padded", "per_request": True}}, "rate": "700/s"},
+    "network": {"network": {"request": "2 ms", "response": "3 ms"}},
+    "network, drained": {"network": "2 ms", "horizon": None},
+    "bytes": {"pcie": {"upload": "5 GB/s", "download": "3 GB/s", "latency": "10 us"}},
+    "no limits": {"pcie": {"latency": "1 us"}},
+    "overload": {"rate": "1500/s", "horizon": "3 s"},
+    "drawn sizes": {"compute": {"per_item": {"distribution": "exponential", "mean": "1 ms"}, "fixed": "13 ms"}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_short_way_gives_the_same_tables_to_the_last_bit(variant):
+    described = scenario(**VARIANTS[variant])
+    if described.get("horizon") is None:
+        described["workload"][0]["count"] = 2000
+    if variant == "bytes":
+        described["workload"][0] |= {"bytes_in": "600 kB", "bytes_out": "4 kB"}
+    short, full = one_way(described, True), one_way(described, False)
+    assert Simulation(load(described).build(1)).pipeline is not None
+    same(short, full)
+    assert (short.launches["members"] > 1).any()
+
+
+def test_two_services_share_gpus_by_the_age_of_their_oldest_request():
+    described = scenario(gpus=2)
+    other = copy.deepcopy(described["workload"][0]) | {"name": "mail", "slo": "1 s"}
+    other["service"]["compute"] = {"per_item": "3 ms", "fixed": "20 ms"}
+    described["workload"].append(other)
+    described["workload"][0]["arrivals"]["rate"] = "500/s"
+    for policy in ("fcfs", "edf"):
+        described["policy"] = policy
+        short, full = one_way(described, True), one_way(described, False)
+        same(short, full)
+        assert set(short.tasks.loc[short.tasks["status"] == "completed", "class"]) == {"web", "mail"}
+    urgent = short.by("class", ["wait_mean"])["wait_mean"]
+    assert urgent["web"] < urgent["mail"]  # edf: the deadlines of web are nearer
+
+
+def test_response_is_wait_and_stages_and_the_way_there_and_back():
+    without = one_way(scenario(), True).tasks
+    travelled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"}), True).tasks
+    done = (without["status"] == "completed") & (travelled["status"] == "completed")
+    assert (travelled["ready"] - travelled["arrival"]).to_numpy() == pytest.approx(0.002)
+    assert travelled["held"][done].to_numpy() == pytest.approx(0.003)
+    assert (travelled["response"] - without["response"])[done].to_numpy() == pytest.approx(0.005)
+
+
+def test_a_batch_carries_its_stage_times_and_shares_its_energy():
+    described = scenario()
+    described["cluster"]["nodes"]["gpus"]["power"] = {"idle": "10 W", "busy": "110 W"}
+    result = one_way(described, True)
+    done = result.tasks[result.tasks["status"] == "completed"]
+    sizes = done.groupby("batch").size()
+    assert done.groupby("batch")["compute"].first().to_numpy() == pytest.approx(0.013 + 0.001264 * sizes.to_numpy())
+    assert done.groupby("batch")["upload"].first().to_numpy() == pytest.approx(0.00015 + 0.000114 * sizes.to_numpy())
+    assert done.groupby("batch")["energy_j"].sum().to_numpy() == pytest.approx(
+        100 * (0.013 + 0.001264 * sizes.to_numpy())
+    )
+    result.metric("energy_j")
+
+
+def test_tasks_and_services_side_by_side():
+    described = scenario(gpus=2, rate="200/s")
+    described["workload"].append(
+        {"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "300 ms"}
+    )
+    result = one_way(described, True)
+    by = result.by("class", ["completed"])["completed"]
+    assert by["web"] > 1500
+    assert by["jobs"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"compute": {"per_item": "-1 ms", "fixed": "13 ms"}}, "negative"),
+        ({"compute": {"per_item": "0 ms", "fixed": "13 ms"}}, "per_item must be above 0"),
+        ({"compute": {"fixed": "13 ms"}}, "give max_batch besides"),
+        ({"compute": {}}, "a batch needs some time"),
+        ({"max_batch": 0}, "must be at least 1"),
+        ({"model": "20 GB"}, "the model and its batches need 20 GB"),
+        ({"gpu_memory_per_item": "20 GB"}, "not even one request"),
+        ({"noise": "50%"}, "from 0 to 30%"),
+        ({"device": "cpu"}, "belong to accelerators"),
+        ({"batching": "serial_gredy"}, 'did you mean "serial_greedy"'),
+        ({"variants": [{"compute": "5 ms", "max_batch": 4}]}, "this belongs to a variant"),
+    ],
+)
+def test_what_makes_no_sense_is_said(change, said):
+    described = scenario(**change)
+    described["cluster"]["nodes"]["gpus"]["memory"] = "11 GB"
+    with pytest.raises(ScenarioError, match=said):
+        sim.run(described)
+
+
+def test_an_slo_shorter_than_a_batch_of_one_is_refused():
+    described = scenario()
+    described["workload"][0]["slo"] = "10 ms"
+    with pytest.raises(ScenarioError, match=r"a batch of one takes 14\.58 ms"):
+        sim.run(described)
+
+
+def test_overload_finishes_and_is_told():
+    result = sim.run(scenario(rate="900/s"))
+    assert any("the queue grows without bound" in text for text in result.warnings)
+    assert result.metric("unfinished") > 500
+
+
+def test_batching_needs_a_service_and_a_scheduler_that_serves():
+    plain = scenario(policy={"batching": "serial_greedy"})
+    plain["workload"] = [{"name": "t", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 s"}]
+    with pytest.raises(ScenarioError, match="no entry of the workload has a service"):
+        sim.run(plain)
+    with pytest.raises(ScenarioError, match="does not serve requests"):
+        sim.run(scenario(policy="heft"))
+    with pytest.raises(ScenarioError, match="batches run to their end"):
+        sim.run(scenario(policy={"scheduler": {"name": "edf", "preemptive": True}}))
+
+
+class Wrong(Batching):
+    """Answers what it was told to."""
+
+    answer: object = None
+
+    def next_batch(self, queue, placement, view):
+        return type(self).answer
+
+
+sim.register("wrong", Wrong, kind="batching")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Take(10**6), "of which"),
+        (Take(0), "of which"),
+        (Take(1, 0), "as a batch of 0"),
+        (None, "Take, Discard or Linger is expected"),
+        (Linger(until=-1.0), "not later than now"),
+        (Linger(), "starts nothing"),
+    ],
+)
+def test_a_wrong_answer_stops_the_run_with_policy_and_time(answer, said):
+    Wrong.answer = answer
+    described = scenario(policy={"batching": "wrong"}, horizon=None)
+    described["workload"][0]["count"] = 50
+    with pytest.raises(PolicyError, match=said):
+        sim.run(described)
+
+
+def test_models_are_loaded_once_and_evicted_when_another_needs_the_room():
+    described = scenario(rate="50/s", model="4 GB")
+    described["cluster"]["nodes"]["gpus"]["memory"] = "6 GB"
+    other = copy.deepcopy(described["workload"][0]) | {"name": "mail"}
+    described["workload"].append(other)
+    result = sim.run(described, check=True)
+    loads = (result.launches["upload_end"] - result.launches["upload_start"]) > 0.5
+    assert 2 <= loads.sum() < len(result.launches)
+    alone = sim.run(scenario(rate="50/s", model="4 GB"), check=True)
+    assert ((alone.launches["upload_end"] - alone.launches["upload_start"]) > 0.5).sum() == 1
+    assert np.nanmin(alone.tasks["slowdown"]) >= 1 - 1e-9
+
+
+def test_a_fused_variant_is_taken_where_it_is_faster():
+    variants = [
+        {"name": "plain", **copy.deepcopy(COSTS)},
+        {"name": "fused", "compute": {"per_item": "1 ms", "fixed": "9 ms"}},
+    ]
+    described = scenario()
+    described["workload"][0]["service"] = {"variants": variants}
+    result = sim.run(described)
+    assert set(result.launches["mode"]) == {"fused"}
+
+
+def test_a_scheduler_that_knows_nothing_of_services_says_so():
+    class Idle(Scheduler):
+        pass
+
+    with pytest.raises(ScenarioError, match="Idle does not serve requests"):
+        sim.run(scenario(), policy=Idle)
