@@ -14,7 +14,7 @@ from typing import Any
 
 from sim.errors import UnknownName
 
-POLICY_KINDS = ("scheduler", "placement", "admission", "batching")
+POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {"arrivals": ("hetsim.arrivals", "sim.workload.arrivals"), "traces": ("hetsim.traces", "sim.workload.traces")}
 

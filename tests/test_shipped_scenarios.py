@@ -271,6 +271,39 @@ def test_kernels_that_let_go():
     states(name, "0.84 s under draining, 1.10 s under fast context switches and 1.46 s", drain[1], fast[1], flush[1])
 
 
+def test_popular_inputs():
+    name = "popular-inputs"
+
+    def with_cache(cache):
+        path = "workload.images.service.cache" if cache is None else "workload.images.service.cache.evict"
+        kept = runs(name, None, {path: cache})
+        hits = [100 * run.metric("cache_hit_fraction") for run in kept] if cache else [0]
+        return np.mean(hits), 1e3 * kept.column("response_mean").mean()
+
+    lru, clock = with_cache("lru"), with_cache("clock")
+    alone = with_cache(None)[1]
+    states(name, "51.7 % without the GPU and the mean response falls from 592 ms to 19.0 ms", lru[0], alone, lru[1])
+    states(name, "52.8 %, 18.2 ms", *clock)
+
+
+def test_far_front_end():
+    name, near = "far-front-end", {"workload.images.service.network": "0 ms"}
+    here, far = (1e3 * column(name, "response_mean", None, change) for change in (near, None))
+    states(name, "from 46.9 ms to 66.9 ms", here.mean(), far.mean())
+    assert far - here == pytest.approx(20, abs=0.05)  # but for the requests cut off by the horizon
+    met = [100 * column(name, "slo_attainment", None, change).mean() for change in (None, near)]
+    states(name, "85.3 % of the requests meet it instead of 99.1 %", *met)
+
+
+def test_training_steps():
+    name = "training-steps"
+    one, two = (runs(name, None, {"cluster.nodes.gpus.streams": n}).metric("makespan") for n in (1, 2))
+    states(name, "the epoch takes 46.3 s", one)
+    states(name, "while the last is computed on, 36.1 s", two)
+    assert one == pytest.approx(200 * (0.18 + 0.154 / 3))
+    assert two == pytest.approx(200 * 0.18 + 0.154 / 3)
+
+
 def test_save_and_restore():
     name = "save-and-restore"
 

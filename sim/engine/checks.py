@@ -32,6 +32,9 @@ class Checker:
         self._capacity()
         self._stages()
         self._items()
+        if self.simulation.serving is not None:
+            for complaint in self.simulation.serving.complaints():
+                self._require(False, complaint)
         if self.checks % 64 == 1:
             self._columns()
 
@@ -47,7 +50,7 @@ class Checker:
     def _tasks(self) -> None:
         """Every task that has arrived is in exactly one place."""
         simulation = self.simulation
-        in_launches = 0
+        in_launches = simulation.iterating
         seen: set[int] = set()
         for launch in simulation.running.values():
             if launch.task is None:
@@ -90,7 +93,8 @@ class Checker:
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        for launch in simulation.running.values():
+        replicas = [] if simulation.serving is None else simulation.serving.replicas
+        for launch in [*simulation.running.values(), *replicas]:
             mode = launch.placement.mode
             by_node: dict[int, int] = {}
             for device in launch.placement.devices:

@@ -26,6 +26,8 @@ class Devices:
         states = self.run.capacity.of
         if not 0 <= device.index < len(states) or states[device.index].device is not device:
             raise self.run.illegal(f"names {device}, which is not a device of this cluster")
+        if self.run.serving is not None and self.run.serving.serves(device):
+            raise self.run.illegal(f"changes {device}, which a language model's replica keeps to itself")
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:

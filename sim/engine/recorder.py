@@ -48,6 +48,7 @@ class Recorder:
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
+        self._first_token: array | None = None
         self._detail: dict[str, array] = {}
         self._launches: dict[str, array] = {
             **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
@@ -67,6 +68,12 @@ class Recorder:
         """Ask for a column of its own for `ready`: it can differ from the arrival."""
         self.ready = array("d", [NAN]) * len(self.status)
         return self.ready
+
+    def first_tokens(self) -> array:
+        """When requests to language models had their first token."""
+        if self._first_token is None:
+            self._first_token = array("d", [NAN]) * len(self.status)
+        return self._first_token
 
     def detail(self, name: str) -> array:
         """A per-task column that most runs do not need; zeros at first."""
@@ -122,6 +129,17 @@ class Recorder:
             self.batched = True
         if requests.tasks is not None:
             self._members.extend([task.index for task in requests.tasks])
+
+    def period(
+        self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,
+        energy: float,
+    ) -> None:  # fmt: skip
+        """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
+        rows = self._launches
+        names = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
+        for name, value in zip(names, (number, task, members, 0, place, outcome, *times, busy, energy, 0.0), strict=True):
+            rows[name].append(value)
+        self.batched = True
 
     def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
         """Requests of a slice end without having run."""
@@ -220,6 +238,7 @@ class Recorder:
             migrations=detail.get("migrations"),
             energy=self._energy(detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
+            first_token=None if self._first_token is None else _array(self._first_token, "d"),
             reasons=self.reasons,
             launches=launches,
             device_log=sorted(self.device_log, key=lambda row: row[0]),

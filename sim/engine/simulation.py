@@ -20,6 +20,7 @@ from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.engine.complaints import deadlock, malformed, raised, state_of
 from sim.engine.devices import Devices
+from sim.engine.fleet import Serving
 from sim.engine.launch import COMPUTE, Launch, Terms
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
@@ -30,7 +31,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.requests import Sliced, Taskwise, make_queues
 from sim.engine.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.view import EngineView
-from sim.errors import HetsimError, PolicyError, RunError, UsageError
+from sim.errors import HetsimError, PolicyError, Problem, RunError, ScenarioError, UsageError
 from sim.model.plan import Placement
 from sim.model.record import (
     COMPLETED,
@@ -143,11 +144,14 @@ class Simulation:
         self.queues: list[Any] = make_queues(self, sliced=self.pipeline is not None and not single)
         self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
         """Requests without an object of their own that have not ended, those to come included."""
+        self.iterating = 0
+        """Requests to language models that have started and not ended."""
+        self.checker = Checker(self) if check else None
+        self.serving = Serving(self) if run.language else None
         self._queue_of = {queue.service.shape: queue for queue in self.queues}
         self._hooks()
         absent = self.requests_left > 0
         self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy, absent)
-        self.checker = Checker(self) if check else None
         self.bind(run.scheduler)
 
     # Preparation --------------------------------------------------------------------------------------------
@@ -155,6 +159,9 @@ class Simulation:
     def bind(self, scheduler: Scheduler) -> None:
         """Hand the problem (to policies that plan) and the view to the policy, once."""
         if type(scheduler).prepare is not Scheduler.prepare:
+            if self.serving is not None:
+                what = f"{self.input.policy} plans all tasks beforehand, and requests to language models are none"
+                raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             from sim.engine.rehearsal import problem_of  # which builds simulations
 
             begun = perf_counter()
@@ -265,7 +272,7 @@ class Simulation:
     def _woken(self, _: Timer) -> None:
         """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
         self.clock.round_due = True
-        if self.running or self.sources.to_come:
+        if self.running or self.sources.to_come or self.iterating:
             self._idle_wakes = 0
             return
         self._idle_wakes += 1
@@ -304,6 +311,8 @@ class Simulation:
             if isinstance(queue, Sliced):
                 self._status_of(queue, end)
         self._close(end)
+        if self.serving is not None:
+            self.serving.close(end)
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
         record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
         record.notes, record.planning = dict(self.scheduler.notes), self._planning
@@ -351,6 +360,9 @@ class Simulation:
             last = -math.inf if self.graph is None else self.graph.ready.pop(task.index, -math.inf)
             ready[task.index] = task.ready = max(task.arrival, last)
         self.waiting[task.index] = task
+        if self.serving is not None and task.shape in self.serving.fleets:
+            self.serving.arrived(task)
+            return
         if self._on_ready is not None:
             try:
                 self._on_ready(task)
@@ -742,7 +754,8 @@ class Simulation:
             return
         if not until > self.clock._now:
             raise self.illegal(f"waits until t = {until:g} s, which is not later than now")
-        if self.running or self.sources.to_come or self.waiting or self.deferred or self.requests_left:
+        here = self.running or self.waiting or self.deferred or self.requests_left or self.iterating
+        if here or self.sources.to_come:
             self.clock.again(until, TIMER, self._wake)
 
     def _await_requests(self, arrivals: Any) -> None:
@@ -888,9 +901,22 @@ class Simulation:
         if not self.running and not self.waiting:
             self._look_whether_drained()
 
+    def generated(self, task: Task) -> None:
+        """A request to a language model has its last token."""
+        task.state = ENDED
+        self.ended += 1
+        self._settled = self.decisions
+        if self.admission is not None:
+            self.call(self.admission.finished, task)
+        if self._linked:
+            self._after(task)
+        if not self.running and not self.waiting and not self.iterating:
+            self._look_whether_drained()
+
     def _look_whether_drained(self) -> None:
         """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run."""
-        if not (self.running or self.waiting or self.sources.to_come or self.deferred or self.requests_left):
+        here = self.running or self.waiting or self.deferred or self.requests_left or self.iterating
+        if not (here or self.sources.to_come):
             self.clock.end = math.nextafter(self.clock._now, math.inf)
 
     def _after(self, task: Task) -> None:
@@ -909,14 +935,17 @@ class Simulation:
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
             waited = self.waiting.pop(row, None) is not None
-            if self.queues and task.shape in self._queue_of:
+            fleet = None if self.serving is None else self.serving.fleets.get(task.shape)
+            if fleet is not None:
+                fleet.gone(task)
+            elif self.queues and task.shape in self._queue_of:
                 self._leave_queue(task, waited)
             task.state = ENDED
             self._status[row] = status
             self._finishes[row] = self.clock._now
             self.recorder.reasons[row] = reason
             self.ended += 1
-            if not (self.queues and task.shape in self._queue_of):
+            if fleet is None and not (self.queues and task.shape in self._queue_of):
                 self.call(self.scheduler.gone, task)
             if self.places.items:
                 self.places.ended(task)

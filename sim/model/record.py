@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.model.cluster import Cluster
 from sim.model.randomness import RandomTree
-from sim.model.service import Service
+from sim.model.service import LanguageService, Service
 from sim.model.tasks import Tasks
 
 NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED = -1, 0, 1, 2, 3, 4
@@ -62,6 +62,9 @@ class RunInput:
     services: list[Service] = field(default_factory=list)
     batching: list[Any] = field(default_factory=list)
     """The batching policy of each service."""
+    language: list[LanguageService] = field(default_factory=list)
+    iteration: list[tuple[Any, Any]] = field(default_factory=list)
+    """The batching and the routing policy of each language model."""
     warnings: list[str] = field(default_factory=list)
     """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
     disturbed: bool = False
@@ -79,6 +82,7 @@ class Record:
     only computed and none was stopped: compute is then finish - start and the others are 0.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.
+    `first_token` is when a request to a language model had its first token, None where there are none.
     `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
     derived from `compute`.
 
@@ -109,6 +113,7 @@ class Record:
     migrations: np.ndarray | None = None
     energy: np.ndarray | None = None
     batch: np.ndarray | None = None
+    first_token: np.ndarray | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     launches: dict[str, np.ndarray] | None = None
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)

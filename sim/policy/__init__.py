@@ -36,14 +36,15 @@ from sim.policy.contract import (
     View,
     Wait,
 )
+from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step
 from sim.policy.lists import Discipline, ListScheduler, arrival_order
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import TaskQueue
 
 __all__ = [
     "Accept", "Admission", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer", "Discard",
-    "Discipline", "Dispatcher", "Drop", "Fetch", "Hold", "Linger", "ListScheduler", "Move", "OrderKey",
-    "PlacementRule", "PlanProblem", "PlannedScheduler", "Reject", "RequestQueue", "Requests", "Scheduler", "Set",
-    "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE",
-    "Wait", "arrival_order",
+    "Discipline", "Dispatcher", "Drop", "Fetch", "Generation", "Hold", "IterationPolicy", "Linger", "ListScheduler",
+    "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler", "Reject", "Replica", "RequestQueue",
+    "Requests", "Routing", "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View",
+    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order",
 ]  # fmt: skip

@@ -21,7 +21,8 @@ class PlannedScheduler(Scheduler):
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
     Frequencies that the plan gives are set in the first round, before anything starts.
     A plan that is impossible (`Plan.problems`: cycles, devices that do not exist, ...) is refused before anything
-    runs.  Cost: O(devices of the step) a task, and a look at each queue's head that does not fit a round.
+    runs.  Cost: O(devices of the step) a task; a head behind a running step is looked at again when that has ended,
+    one that does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,11 @@ class PlannedScheduler(Scheduler):
         self._frequencies: list[tuple[Device, float]] = []
         """Still to be set."""
         self._due: list[int] = []
-        """Steps whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
+        """Steps to try whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
+        self._alone: list[bool] = []
+        """Does nothing else fit on the devices of a step while it runs?"""
+        self._taken: dict[str, int | None] = {}
+        """Devices on which such a step runs, and the head that was tried there since."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         """The plan for these tasks on this cluster."""
@@ -56,6 +61,7 @@ class PlannedScheduler(Scheduler):
         """From now on: this plan, which has no problems."""
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
+        self._alone = [_fills(placement) for placement in self._placements]
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
         self._frequencies = [(cluster.by_name[name], value) for name, value in plan.frequencies.items()]
@@ -64,6 +70,7 @@ class PlannedScheduler(Scheduler):
         number = self._number[task.index]
         if number in self._started:  # it was stopped (a device failed): it goes on before what comes after it
             self._started.discard(number)
+            self._leave(number)
             for device in self._steps[number].devices:
                 self._queues[device].appendleft(number)
         self._waiting[number] = task
@@ -72,8 +79,13 @@ class PlannedScheduler(Scheduler):
     def gone(self, task: Task) -> None:
         number = self._number[task.index]
         self._waiting.pop(number, None)
-        if number not in self._started:
+        if number in self._started:
+            self._leave(number)
+        else:
             self._remove(number)
+
+    def finished(self, task: Task) -> None:
+        self._leave(self._number[task.index])
 
     def schedule(self, view: View) -> Iterator[Decision]:
         refused: list[int] = []
@@ -84,10 +96,17 @@ class PlannedScheduler(Scheduler):
             placement = self._placements[number]
             if number not in self._waiting or not self._heads(number):
                 continue
+            devices = self._steps[number].devices
+            behind = next((device for device in devices if device in self._taken), None)
+            if behind is not None:
+                self._taken[behind] = number
+                continue
             task = self._waiting[number]
             if view.fits(placement.mode, placement) and view.holds(task, placement):
                 del self._waiting[number]
                 self._started.add(number)
+                if self._alone[number]:
+                    self._taken.update(dict.fromkeys(devices))
                 self._remove(number)
                 yield Start(task, placement)
             else:
@@ -101,6 +120,13 @@ class PlannedScheduler(Scheduler):
         if number in self._waiting and self._heads(number):
             heappush(self._due, number)
 
+    def _leave(self, number: int) -> None:
+        """A step runs no longer: whatever waits for one of its devices may be tried."""
+        for device in self._steps[number].devices:
+            head = self._taken.pop(device, None)
+            if head is not None:
+                heappush(self._due, head)
+
     def _remove(self, number: int) -> None:
         """Take a step out of its queues: others may head them now."""
         for device in self._steps[number].devices:
@@ -113,6 +139,14 @@ class PlannedScheduler(Scheduler):
 def _figures(plan: Plan) -> dict[str, float]:
     known = {"planned_makespan": plan.makespan, "lower_bound": plan.bound}
     return {name: float(value) for name, value in known.items() if value is not None}
+
+
+def _fills(placement: Placement) -> bool:
+    """Does a launch leave no room on its devices?  Named cores do; else it depends on how a device shares."""
+    mode, kind = placement.mode, placement.mode.type
+    if mode.on_cpu:
+        return placement.cores is not None
+    return mode.whole and kind.streams == 1 and kind.sharing.kind != "mig"
 
 
 class Following(PlannedScheduler):

@@ -22,12 +22,12 @@ PARTS = ("scheduler", "placement", "admission", "batching")
 def long_form(policy: Any) -> Any:
     """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
 
-    A placement beside the scheduler becomes its parameter.
+    The name of a batching policy alone stands for it; a placement beside the scheduler becomes its parameter.
     """
     if policy is None:
         policy = {}
     if isinstance(policy, str):
-        policy = {"scheduler": policy}
+        policy = {"batching" if _batches(policy) else "scheduler": policy}
     if not isinstance(policy, dict):
         return policy
     if "name" in policy and not set(policy) & {"scheduler"}:
@@ -42,6 +42,11 @@ def long_form(policy: Any) -> Any:
             bare = isinstance(placement, dict) and set(placement) == {"name"}
             scheduler["placement"] = placement["name"] if bare else placement
     return parts
+
+
+def _batches(name: str) -> bool:
+    """Is this the name of a batching policy and of no scheduler?  Of services the batching is what matters."""
+    return name in registry.policies("batching") and name not in registry.policies("scheduler")
 
 
 def _named(value: Any) -> Any:

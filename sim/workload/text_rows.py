@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -70,31 +72,56 @@ class Complaints:
         raise ScenarioError(found)
 
 
-def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, compressed with gzip or not; ScenarioError where it cannot be read as text."""
+def numbered_lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text, without its line feed, of one line after the other; compressed with gzip or not.
+
+    Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
+    line of more than `longest` bytes (-1: as long as it likes).
+    """
     file = str(path)
+    number = 0
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        elif path.suffix.lower() == ".gz" and data:
-            raise ScenarioError(Problem("is not compressed with gzip, though its name says so", file=file))
+        with _opened(path) as stream:
+            while raw := stream.readline(longest + 1 if longest >= 0 else -1):
+                number += 1
+                if 0 <= longest < len(raw):
+                    message = f"the line is longer than {longest / 1e6:g} MB, the most that is read"
+                    raise ScenarioError(Problem(message, "", file, number))
+                yield number, _decoded(raw, number, file)
     except EOFError:
         raise ScenarioError(Problem("is damaged: the compressed data end too early", file=file)) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise ScenarioError(Problem(f"is damaged: it cannot be decompressed ({error})", file=file)) from None
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as stream:
+        begin = stream.read(2)
+    if begin == b"\x1f\x8b":
+        return gzip.open(path, "rb")
+    if path.suffix.lower() == ".gz" and begin:
+        raise ScenarioError(Problem("is not compressed with gzip, though its name says so", file=str(path)))
+    return path.open("rb")
+
+
+def _decoded(raw: bytes, number: int, file: str) -> str:
+    if number == 1:
+        raw = raw.removeprefix(BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig")
+        return raw.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start]  # without a byte-order mark
         message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
-        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise ScenarioError(Problem(message, "", file, line, column)) from None
-    if not text.strip():
-        raise ScenarioError(Problem("has no rows" if text else "is empty", file=file))
-    return text.split("\n")
+        raise ScenarioError(Problem(message, "", file, number, error.start + 1)) from None
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file, compressed with gzip or not; ScenarioError where it cannot be read as text."""
+    lines = [line for _, line in numbered_lines(path)]
+    if not any(map(str.strip, lines)):
+        raise ScenarioError(Problem("has no rows" if lines else "is empty", file=str(path)))
+    return lines
 
 
 def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
