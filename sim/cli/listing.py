@@ -9,14 +9,13 @@ import click
 
 from sim.cli import console
 from sim.cli.options import JSON, VERBOSITY
-
-KINDS = ("scheduler", "placement", "admission")
+from sim.registry import POLICY_KINDS
 
 
 @click.command("list", short_help="List policies, scenarios, trace formats or arrival processes.")
 @click.argument("what", metavar="policies|scenarios|traces|arrivals",
                 type=click.Choice(["policies", "scenarios", "traces", "arrivals"]))  # fmt: skip
-@click.option("--kind", type=click.Choice(KINDS), help="Of policies, only these.")
+@click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
@@ -38,7 +37,7 @@ def _policies(kind: str | None) -> list[dict[str, Any]]:
 
     return [
         _row(one, name, lambda one=one, name=name: registry.policy(one, name))
-        for one in (KINDS if kind is None else [kind])
+        for one in (POLICY_KINDS if kind is None else [kind])
         for name in registry.policies(one)
     ]
 
@@ -113,6 +112,7 @@ def _default(value: Any) -> str:
 
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
+    "batching": "batching policies", "routing": "routing policies",
     "trace": "trace formats", "arrivals": "arrival processes",
 }  # fmt: skip
 

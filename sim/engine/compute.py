@@ -24,6 +24,8 @@ class Compute:
         self.clock = clock
         self.capacity = capacity
         self.done = done
+        self.materialised: Callable[[Launch], None] | None = None
+        """Is told of launches that go through stages from now on, if anybody wants to know."""
         for state in capacity.of:
             if isinstance(state, GpuState):
                 shares = state.device.type.sharing.kind in ("timeslice", "mps")
@@ -219,6 +221,8 @@ class Compute:
         power = mode.type.power
         stages.busy_rate = mode.gpu_share or mode.cpus / 1000
         stages.watts = stages.busy_rate * (power.busy - power.idle)
+        if self.materialised is not None:
+            self.materialised(launch)
 
 
 def work(launch: Launch) -> float:

@@ -226,11 +226,14 @@ class Taskwise(_Queue):
 
     def _tidy(self) -> list[Task]:
         """The waiting requests without gaps."""
-        if self._left or self._head:
+        if self._left:
             left = self._left
             self._waiting = [task for task in self._waiting[self._head :] if task.index not in left]
             self._head = 0
             self._left = {}
+        elif self._head:
+            del self._waiting[: self._head]
+            self._head = 0
         return self._waiting
 
     def __len__(self) -> int:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from sim.engine.backlog import Backlog
 from sim.engine.capacity import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
+from sim.engine.pipeline import BatchLaunch
 from sim.engine.shadow import EarliestFit
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
@@ -280,6 +282,14 @@ class EngineView:
             return task.shortest_remaining
         return self._remaining(launch)
 
+    def remaining_of(self, launch: Any) -> float:
+        """Estimated compute seconds of a launch of any kind."""
+        if isinstance(launch, BatchLaunch):
+            if launch.compute_start > self.now:
+                return launch.planned
+            return max(0.0, launch.compute_start + launch.planned - self.now)
+        return self._remaining(launch)
+
     def _remaining(self, launch: Launch) -> float:
         """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
         planned = self._planned(launch)
@@ -447,18 +457,17 @@ class EngineView:
         return device.type.streams - state.free / WHOLE
 
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        total = 0.0
-        for task in self._simulation.waiting.values():
-            if class_ is not None and task.class_ != class_:
-                continue
-            best = task.shape.modes[task.modes_by_speed()[0]].type
-            if kind is None or kind in (best.kind, best.name):
-                total += task.shortest_remaining
-        for launch in self._simulation.running.values():
-            used = launch.placement.mode.type
-            if (kind is None or kind in (used.kind, used.name)) and class_ in (None, launch.task.class_):
-                total += self._remaining(launch)
-        return total
+        return self._work_ahead().seconds(kind, class_)
+
+    def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
+        return self._work_ahead().count(kind, class_)
+
+    def _work_ahead(self) -> Backlog:
+        simulation = self._simulation
+        if simulation.backlog is None:
+            simulation.backlog = Backlog(simulation)
+            simulation.launcher.compute.materialised = simulation.backlog.materialised
+        return simulation.backlog
 
     def attained(self, who: Task | str) -> float:
         received = self._simulation.received

@@ -145,7 +145,7 @@ class Batching:
 
     policy_kind: ClassVar[str] = "batching"
 
-    per_request: ClassVar[bool] = False
+    per_request: bool = False
     """Does it look at single requests (`queue.tasks()`)?  Then each is an object of its own, which costs time."""
 
     undisturbed: bool = True

@@ -419,6 +419,10 @@ class View(Protocol):
         """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
         ...
 
+    def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
+        """Waiting tasks whose best mode is of this kind, of this class."""
+        ...
+
     def attained(self, who: Task | str) -> float:
         """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
         ...

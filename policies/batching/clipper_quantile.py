@@ -1,0 +1,133 @@
+"""Clipper, quantile regression: the largest batch whose estimated 99th percentile of batch time is within the SLO.
+
+Decides how many: all that wait, up to a limit for each device.  The quantile is a line in the batch size, refitted
+from the last `window` batches, and the last of each power of two, every few of them.  Batches do not overlap.
+Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
+System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
+Weakness: the SLO bounds the time of a batch, not that of a request, which waits besides.  At a constant load sizes are
+nearly alike, which leaves the slope to old batches of other sizes; so the limit never more than doubles the largest
+size seen.  100 batches hold but one beyond their 99th percentile.
+Cost: O(window · 50) a refit, that is a few microseconds a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from policies.batching.sizing import limit
+from sim.model.cluster import Device
+from sim.model.plan import Placement
+from sim.model.units import Seconds
+from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
+
+REFIT = 16
+"""Batches from one fit to the next."""
+PROBES = 8
+"""Batches before the first fit: until then the limit doubles."""
+SECTIONS = 64
+"""Steps of the search for the slope; each leaves 62 % of the interval."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class ClipperQuantile(Batching):
+    """A limit for each device, from a regression of a high quantile.
+
+    quantile: which.  window: how many batches the fit looks back on.
+    slo: seconds that a batch may take; the service's own unless given.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(
+        self,
+        quantile: Annotated[float, Field(gt=0, lt=1)] = 0.99,
+        window: Annotated[int, Field(ge=PROBES)] = 100,
+        slo: Annotated[Seconds, Field(gt=0)] | None = None,
+        max_batch: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        self.quantile = quantile
+        self.window = window
+        self.slo = slo
+        self.max_batch = max_batch
+        self.limits: dict[Device, int] = {}
+        self.seen: dict[Device, deque[tuple[int, float]]] = {}
+        """Sizes and times of the last batches of each device."""
+        self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
+        """Of those before the last of each power of two: without them the slope is lost when all sizes are alike."""
+        self.fresh: dict[Device, int] = {}
+        """Batches since the last fit."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        if self.slo is None:
+            self.slo = queue.service.slo
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+        device = placement.devices[0]
+        if view.load(device) > 0:
+            return Linger()
+        return Take(min(len(queue), limit(placement, self.max_batch), self.limits.get(device, 1)))
+
+    def ended(self, report: BatchReport, queue: RequestQueue) -> None:
+        device = report.placement.devices[0]
+        seen = self.seen.setdefault(device, deque(maxlen=self.window))
+        seconds = report.end - report.decided
+        if len(seen) == self.window:
+            size, _ = old = seen[0]
+            self.of_class.setdefault(device, {})[size.bit_length()] = old
+        seen.append((report.count, seconds))
+        fresh = self.fresh[device] = self.fresh.get(device, 0) + 1
+        present, slo = self.limits.get(device, 1), math.inf if self.slo is None else self.slo
+        if len(seen) < PROBES:
+            if 2 * seconds <= slo and report.count >= present:
+                self.limits[device] = 2 * present
+        elif fresh >= REFIT or len(seen) == PROBES or (seconds > slo and report.count >= present):
+            self.fresh[device] = 0
+            self.limits[device] = self._largest([*self.of_class.get(device, {}).values(), *seen], slo)
+
+    def _largest(self, seen: list[tuple[int, float]], slo: float) -> int:
+        sizes, times = (np.array(column, dtype=float) for column in zip(*seen, strict=True))
+        slope, intercept = quantile_line(sizes, times, self.quantile)
+        most = 2 * int(sizes.max())
+        if slo == math.inf or intercept + slope * most <= slo:
+            return most
+        return max(1, math.floor((slo - intercept) / slope * (1 + 1e-12))) if slope > 0 else 1
+
+
+def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
+    """Slope (at least 0) and intercept of the line with the least tilted absolute error.
+
+    For a slope the best intercept is the quantile of what the line leaves over; the error is convex in the slope,
+    which golden sections find.  Where sizes are all alike no slope is better than another: 0.
+    """
+    if sizes.min() == sizes.max():
+        return 0.0, _quantile(times, quantile)
+
+    def error(slope: float) -> float:
+        rest = times - slope * sizes
+        rest -= _quantile(rest, quantile)
+        return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
+
+    low, high = 0.0, float(times.max() - times.min())  # sizes differ by 1 at least
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    of_left, of_right = error(left), error(right)
+    for _ in range(SECTIONS):
+        if of_left <= of_right:
+            high, right, of_right = right, left, of_left
+            left = high - GOLDEN * (high - low)
+            of_left = error(left)
+        else:
+            low, left, of_left = left, right, of_right
+            right = low + GOLDEN * (high - low)
+            of_right = error(right)
+    slope = (low + high) / 2
+    return slope, _quantile(times - slope * sizes, quantile)
+
+
+def _quantile(values: np.ndarray, quantile: float) -> float:
+    """The least of the values that so large a part does not exceed."""
+    rank = max(0, math.ceil(quantile * len(values) - 1e-9) - 1)
+    return float(np.partition(values, rank)[rank])

@@ -1,0 +1,110 @@
+"""Clockwork: nothing is launched that would miss its SLO; who must start soonest goes first.
+
+Decides how many (the largest batch for which so many wait that can wait for all of it), whom not to serve (the older
+ones that such a batch leaves no time for, and who could not make it even alone and at once on any of the service's
+devices), when (transfers of the next batch overlap the batch that computes, but a batch is closed only `ahead` seconds
+before it is needed, so that it can still grow), and which of several services (least latest start: deadline less what
+its batch takes).
+Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
+Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
+batches of 1, 2, 4, 8 and 16.  Models that have to be loaded first are not part of it.
+Proven: where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
+Weakness: it trusts estimates: with noise it launches what misses by a little.  It is greedy: a large batch of one
+service can make the next of another impossible; the device is the one it is offered, the emptiest.
+Cost: O(log b · log n + devices) a batch and O(1) a dropped request; O(b) where deadlines do not come in order of
+arrival (then nobody older is passed over for a larger batch).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.batching.sizing import Outlook, largest, limit, outlook
+from sim.model.plan import Placement
+from sim.model.units import Seconds
+from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+
+ROUNDING = 1e-9
+"""Seconds by which a batch has to end before a deadline, lest rounding decide."""
+
+
+class Clockwork(Batching):
+    """Launch only what keeps its deadline.
+
+    ahead: how long before the device can compute it a batch is closed, besides its upload.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(
+        self,
+        ahead: Annotated[Seconds, Field(ge=0)] = 0.005,
+        max_batch: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        self.ahead = ahead
+        self.max_batch = max_batch
+        self.places: list[Placement] = []
+        """All devices on which the service could run, where its modes take one."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        devices, modes = view.cluster.devices, queue.service.shape.modes
+        self.places = [
+            Placement(mode, (device,)) for mode in modes for device in devices
+            if device.type is mode.type and (mode.gpus == 1 or mode.on_cpu)
+        ]  # fmt: skip
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+        ahead = outlook(placement, view)
+        late, size = self._choose(queue, placement, ahead)
+        if not size:
+            return self._without_hope(queue, ahead.end(queue, 1, placement), placement, view)
+        wanted = ahead.compute - queue.stages(size, placement).upload - self.ahead
+        if wanted > view.now:
+            return Linger(wanted)
+        return Discard(late, "too late") if late else Take(size)
+
+    def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
+        """The latest start of the batch that it would launch."""
+        ahead = outlook(placement, view)
+        late, size = self._choose(queue, placement, ahead)
+        if not size:
+            return -math.inf  # those that are late leave at once
+        return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
+
+    def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
+        """How many of the oldest to pass over, and the size of the batch behind them; size 0: none is possible."""
+        waiting = len(queue)
+        most = min(waiting, limit(placement, self.max_batch))
+
+        def late(size: int) -> int:
+            """How many of the oldest a batch of so many would keep too long."""
+            end = ahead.end(queue, size, placement) + ROUNDING
+            return largest(waiting, lambda count: queue.deadline(count - 1) < end)
+
+        if queue.service.slo < math.inf:  # deadlines come in the order of arrivals
+            size = largest(most, lambda size: waiting - late(size) >= size)
+            return late(size) if size else 0, size
+        return 0, self._in_order(queue, placement, ahead, most)
+
+    def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
+        """The largest batch of the oldest whose members all make it, whatever the order of their deadlines."""
+        deadline = queue.deadline(0) - ROUNDING
+        size = largest(most, lambda count: ahead.end(queue, count, placement) <= deadline)
+        for position in range(1, size):
+            deadline = min(deadline, queue.deadline(position) - ROUNDING)
+            if ahead.end(queue, position + 1, placement) > deadline:
+                return position
+        return size
+
+    def _without_hope(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> Discard | Linger:
+        """Drop the oldest that can make it nowhere; if they could elsewhere, wait for it."""
+        soonest = here
+        for place in self.places:
+            if place != placement:
+                soonest = min(soonest, outlook(place, view).end(queue, 1, place))
+        late, waiting = 0, len(queue)
+        while late < waiting and queue.deadline(late) - ROUNDING < soonest:
+            late += 1
+        return Discard(late, "too late") if late else Linger()

@@ -1,0 +1,34 @@
+"""Fixed size: a batch is launched when exactly so many wait; the rest of a stream goes when it is over.
+
+Decides only when: the size is a parameter.  Batches overlap as far as the device has streams.
+Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
+Weakness: at low rates a request waits for (b - 1) others, on average (b - 1)/2 gaps, without any bound; in a closed
+loop with fewer clients than the size nothing ever starts.
+Cost: O(1) a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.batching.sizing import limit
+from sim.model.plan import Placement
+from sim.policy import Batching, Linger, RequestQueue, Take, View
+
+
+class FixedSize(Batching):
+    """Exactly so many at a time.
+
+    size: requests of a batch (less where the mode's own limit is less).
+    """
+
+    def __init__(self, size: Annotated[int, Field(ge=1)] = 8):
+        self.size = size
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+        size, waiting = limit(placement, self.size), len(queue)
+        if waiting >= size or queue.over:
+            return Take(min(waiting, size))
+        return Linger(count=size)

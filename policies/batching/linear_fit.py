@@ -1,0 +1,89 @@
+"""The line a·n + b through measured stage times: least squares over a window, held where the window cannot tell.
+
+Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
+slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
+regression centred on the former estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through
+the window's centre, which is what sizes near it are predicted from.
+Cost: O(1) amortised a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+PULL = 0.1
+"""Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes."""
+
+
+class LinearFit:
+    """Seconds of one stage by batch size."""
+
+    __slots__ = ("slope", "fixed", "variance", "_window", "_seen", "_former", "_told", "_sums")
+
+    def __init__(self, window: int):
+        self.slope = self.fixed = 0.0
+        self.variance = 0.0
+        """Of the relative errors of its predictions: a moving average over about a window."""
+        self._window = window
+        self._seen: deque[tuple[int, float]] = deque()
+        self._former: float | None = None
+        """The slope when the window began; None until two sizes have been seen."""
+        self._told = 0
+        self._sums = (0.0, 0.0, 0.0, 0.0)
+
+    def of(self, size: float) -> float:
+        return self.slope * size + self.fixed
+
+    @property
+    def known(self) -> bool:
+        """Have two different sizes been seen?"""
+        return self._former is not None
+
+    def add(self, size: int, seconds: float) -> None:
+        """One more batch."""
+        if self.known and (expected := self.of(size)) > 0:
+            count, mean = len(self._seen), self._sums[0]
+            if mean < 2 * size * count < 4 * mean:  # far from the others the line errs, not the times
+                error = seconds / expected - 1.0
+                self.variance += (error * error - self.variance) / self._window
+        seen = self._seen
+        seen.append((size, seconds))
+        old_size, old_seconds = seen.popleft() if len(seen) > self._window else (0, 0.0)
+        n, t, nn, nt = self._sums
+        self._sums = (
+            n + size - old_size,
+            t + seconds - old_seconds,
+            nn + size * size - old_size * old_size,
+            nt + size * seconds - old_size * old_seconds,
+        )
+        self._told += 1
+        if self._told % self._window == 0:
+            self._renew()
+        self._fit()
+
+    def _renew(self) -> None:
+        """A window has passed: its slope is what the next is drawn to.  The sums begin anew, free of rounding."""
+        if self.known:
+            self._former = self.slope
+        sizes = [size for size, _ in self._seen]
+        self._sums = (
+            float(sum(sizes)),
+            sum(seconds for _, seconds in self._seen),
+            float(sum(size * size for size in sizes)),
+            sum(size * seconds for size, seconds in self._seen),
+        )
+
+    def _fit(self) -> None:
+        count = len(self._seen)
+        n, t, nn, nt = self._sums
+        size, seconds = n / count, t / count
+        spread = nn - n * size
+        if spread > 0.25:  # sizes are whole: two different ones of any window differ by more than rounding
+            pull, former = (0.0, 0.0) if self._former is None else (PULL * size * size, self._former)
+            slope = (nt - n * seconds + pull * former) / (spread + pull)
+            self.slope = min(max(slope, 0.0), seconds / size)
+            if self._former is None:
+                self._former = self.slope
+        else:
+            self.slope = min(self.slope, seconds / size)
+        self.fixed = seconds - self.slope * size

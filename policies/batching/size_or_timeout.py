@@ -1,0 +1,77 @@
+"""Size or timeout: a batch goes when it is full, or when its first request has waited for so long.
+
+Decides when and how many; sizes may be padded up to one of a list, and what comes while so many batches' worth
+already wait is rejected.
+Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_timeout, allowed_batch_sizes,
+max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
+High-Performance ML Serving (2017).
+Weakness: timeout and size are set by hand and fit one rate; below it every batch waits in vain for its timeout, above
+it the queue alone decides.  Padding computes for nobody.
+Cost: O(1) a batch; with max_enqueued_batches each request is an object, and O(1) for each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.batching.sizing import limit
+from sim.errors import Problem, ScenarioError
+from sim.model.plan import Placement
+from sim.model.units import Seconds
+from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+
+
+class SizeOrTimeout(Batching):
+    """Full batches at once, others after a timeout.
+
+    max_batch_size: requests of a full batch (the mode's own limit holds besides).
+    batch_timeout: how long the first request of a batch waits for others while the device has room; 0: not at all.
+    allowed_batch_sizes: increasing, the last being max_batch_size; a batch computes as if it had the next of them.
+    max_enqueued_batches: when so many full batches wait, what comes is rejected.  Rejections are noted when the
+    device next has room.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: Annotated[int, Field(ge=1)] = 32,
+        batch_timeout: Annotated[Seconds, Field(ge=0)] = 0.0,
+        allowed_batch_sizes: list[Annotated[int, Field(ge=1)]] | None = None,
+        max_enqueued_batches: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        sizes = allowed_batch_sizes or []
+        if any(one >= other for one, other in zip(sizes, sizes[1:], strict=False)):
+            raise _refused(f"{sizes} is not increasing; give each size once, in ascending order")
+        if sizes and sizes[-1] != max_batch_size:
+            raise _refused(f"the last of {sizes} is not max_batch_size, which is {max_batch_size}; make them equal")
+        self.max_batch_size = max_batch_size
+        self.batch_timeout = batch_timeout
+        self.sizes = sizes
+        self.capacity = None if max_enqueued_batches is None else max_enqueued_batches * max_batch_size
+        self.per_request = self.capacity is not None  # the newest have to be told apart
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        least = min(mode.batch_limit for mode in queue.service.shape.modes)
+        if self.sizes and self.sizes[0] > least:
+            raise _refused(f"service {queue.service.name} takes batches of at most {least}; allow a smaller size too")
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+        waiting = len(queue)
+        if self.capacity is not None and waiting > self.capacity:
+            # Nobody has left since the queue was full, so those that came since stand behind its last place.
+            return Discard(queue.tasks()[self.capacity :], "the queue is full")
+        most = limit(placement, self.max_batch_size)
+        if self.sizes and self.sizes[-1] > most:
+            most = self.sizes[bisect_right(self.sizes, most) - 1]
+        if waiting < most:
+            until = queue.arrival(0) + self.batch_timeout
+            if view.now < until:
+                return Linger(until, most)
+        count = min(waiting, most)
+        return Take(count, self.sizes[bisect_left(self.sizes, count)] if self.sizes else None)
+
+
+def _refused(what: str) -> ScenarioError:
+    return ScenarioError(Problem(what, key="policy.batching.allowed_batch_sizes"))

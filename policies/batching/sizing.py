@@ -1,0 +1,91 @@
+"""What batching policies ask again and again: how many at most, when a batch would end, how fast requests come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sim.model.plan import Placement
+from sim.policy import RequestQueue, View
+
+LEAST_SEEN = 8
+"""Arrivals from which on a rate is believed."""
+
+
+def limit(placement: Placement, most: int | None = None) -> int:
+    """The largest batch there: the mode's own limit, and the policy's."""
+    own = placement.mode.batch_limit
+    return own if most is None else min(own, most)
+
+
+def largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest size from 1 to `most` up to which something holds that holds for all smaller ones; 0 if none.
+
+    Doubling first, so that the cost is logarithmic in the answer.
+    """
+    if most < 1 or not holds(1):
+        return 0
+    low = 1
+    while low < most and holds(min(2 * low, most)):
+        low = min(2 * low, most)
+    high = min(2 * low, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Outlook(NamedTuple):
+    """When the engines of a device will have served all in flight, and so when a batch started now would end.
+
+    Exact where estimates are and nothing else starts there or shares its links.
+    """
+
+    now: float
+    upload: float
+    compute: float
+    download: float
+
+    def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
+        """When a batch of so many would end there."""
+        times = queue.stages(size, placement)
+        at = self.now
+        if times.upload:
+            at = max(at, self.upload) + times.upload
+        at = max(at, self.compute) + times.compute
+        return max(at, self.download) + times.download if times.download else at
+
+
+def outlook(placement: Placement, view: View) -> Outlook:
+    """Of the placement's device; of several the first."""
+    device, now = placement.devices[0], view.now
+    if view.load(device) <= 0:
+        return Outlook(now, now, now, now)
+    free = view.free_at
+    return Outlook(now, free(device, "upload"), free(device, "compute"), free(device, "download"))
+
+
+class ArrivalRate:
+    """Requests per second of the last `window` seconds; the window is doubled while it holds too few to tell.
+
+    None until a few have come.  Cost: O(log n), of a slow stream times the doublings.
+    """
+
+    def __init__(self, window: float):
+        self.window = window
+        self.since: float | None = None
+        """When it was asked first: arrivals before are too few to count."""
+
+    def of(self, queue: RequestQueue, now: float) -> float | None:
+        if self.since is None:
+            self.since = now
+        passed = now - self.since
+        if passed <= 0 or queue.arrived < LEAST_SEEN:
+            return None
+        seconds = min(self.window, passed)
+        while (count := queue.recent(seconds)) < LEAST_SEEN and seconds < passed:
+            seconds = min(2 * seconds, passed)
+        return count / seconds if count else None
