@@ -84,6 +84,19 @@ class Devices:
         run.launcher.compute.retime(device, launches)
         run.changed("change")
 
+    def close(self, device: Device, closed: bool) -> None:
+        """A device takes no new launches (before a maintenance), or takes them again; what runs there goes on."""
+        run, state = self.run, self.state(device)
+        run.steady = False
+        states = [state]
+        if device.type.kind == "cpu":  # the whole node
+            states += [self.state(one) for one in run.input.cluster.nodes[device.node].accelerators]
+        for one in states:
+            one.asleep = closed
+            one.normal = False
+            run.capacity.changed(one)
+        run.changed("change" if closed else "release")
+
     def set_up(self, device: Device, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired.
 

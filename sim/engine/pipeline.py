@@ -20,7 +20,7 @@ from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, RunInput
 from sim.model.tasks import Mode, Task
-from sim.policy.batching import BatchReport, BatchTimes
+from sim.policy.batching import Batching, BatchReport, BatchTimes
 from sim.policy.contract import Requests
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def undisturbed(run: RunInput, links: Links) -> bool:
     served = sum(len(service.rows) for service in run.services)
     if not run.services or served < len(tasks) or tasks.predecessors is not None or tasks.items:
         return False
-    if run.disturbed or not all(batching.undisturbed for batching in run.batching):
+    if run.faults or not all(batching.undisturbed for batching in run.batching):
         return False
     modes = [mode for service in run.services for mode in service.shape.modes]
     devices = [device for node in run.cluster.nodes for device in node.accelerators]
@@ -135,6 +135,8 @@ class Pipeline:
         self.clock = simulation.clock
         self.lanes: dict[int, Lane] = {}
         self.paths: dict[tuple[Mode, int], Path] = {}
+        self.listens = [type(policy).ended is not Batching.ended for policy in simulation.input.batching]
+        """Does the batching policy of each service want to hear of the ends of its batches?"""
         self.bytes_in = simulation.tasks.bytes_in
         self.bytes_out = simulation.tasks.bytes_out
 

@@ -15,12 +15,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from sim.engine.backlog import Backlog
 from sim.engine.capacity import Capacity, available_at
 from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.engine.complaints import deadlock, malformed, raised, state_of
 from sim.engine.devices import Devices
 from sim.engine.fleet import Serving
+from sim.engine.faults import FaultInjector
 from sim.engine.launch import COMPUTE, Launch, Terms
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
@@ -120,6 +122,8 @@ class Simulation:
         self.deferred = 0
         """Tasks that admission will be asked about again."""
         self._closed = False
+        self.backlog: Backlog | None = None
+        """Work ahead by kind, from the first question on."""
         self._planning = math.nan
         self._held: dict[int, str] = {}
         self._finish_quick_method = self._finish_quick
@@ -145,7 +149,7 @@ class Simulation:
         self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
         """Requests without an object of their own that have not ended, those to come included."""
         self.iterating = 0
-        """Requests to language models that have started and not ended."""
+        """Requests to language models that have arrived and not ended."""
         self.checker = Checker(self) if check else None
         self.serving = Serving(self) if run.language else None
         self._queue_of = {queue.service.shape: queue for queue in self.queues}
@@ -153,6 +157,8 @@ class Simulation:
         absent = self.requests_left > 0
         self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy, absent)
         self.bind(run.scheduler)
+        if run.faults:
+            FaultInjector(self, run.faults)
 
     # Preparation --------------------------------------------------------------------------------------------
 
@@ -281,6 +287,8 @@ class Simulation:
 
     def _finish_run(self) -> None:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
+        if self.iterating and not self.clock.pending:
+            raise RunError(f"{self.iterating} requests to language models wait, and nothing will ever happen")
         if self.clock.pending or self.running or not (self.waiting or any(len(queue) for queue in self.queues)):
             return
         if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
@@ -359,10 +367,10 @@ class Simulation:
             # The arrival or the last predecessor's finish, not the time of admission: deferral is waiting.
             last = -math.inf if self.graph is None else self.graph.ready.pop(task.index, -math.inf)
             ready[task.index] = task.ready = max(task.arrival, last)
-        self.waiting[task.index] = task
         if self.serving is not None and task.shape in self.serving.fleets:
             self.serving.arrived(task)
             return
+        self.waiting[task.index] = task
         if self._on_ready is not None:
             try:
                 self._on_ready(task)
@@ -462,6 +470,8 @@ class Simulation:
         task = self.waiting.get(row)
         if task is None and self.graph is not None:
             task = self.graph.blocked.get(row)
+        if task is None and self.serving is not None:
+            task = self.serving.waiting(row)
         if task is not None and task._history is None:
             self.end_task(task, EXPIRED, "patience ended")
 
@@ -611,6 +621,8 @@ class Simulation:
             if not state.normal and at_once and state.frequency == state.slowdown == 1.0:
                 state.normal = True  # for the next launch; this one gets here only if something was unusual
         self.launcher.begin(launch)
+        if self.backlog is not None:
+            self.backlog.materialised(launch)
 
     def _stop(self, decision: Stop) -> None:
         self._not_short(decision)
@@ -807,7 +819,8 @@ class Simulation:
         del self.running[launch.number]
         requests = launch.requests
         queue = requests.queue
-        self.call(self.input.batching[queue.number].ended, self.pipeline.report(launch), queue)
+        if self.pipeline.listens[queue.number]:
+            self.call(self.input.batching[queue.number].ended, self.pipeline.report(launch), queue)
         back = queue.service.response_delay
         if launch.task is None:
             self._settled = self.decisions

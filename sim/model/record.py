@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.model.cluster import Cluster
+from sim.model.faults import Faults
 from sim.model.randomness import RandomTree
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Tasks
@@ -67,8 +68,7 @@ class RunInput:
     """The batching and the routing policy of each language model."""
     warnings: list[str] = field(default_factory=list)
     """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
-    disturbed: bool = False
-    """Will something besides the policy change devices in mid-run (faults, slowdowns)?"""
+    faults: list[Faults] = field(default_factory=list)
 
 
 @dataclass

@@ -229,6 +229,9 @@ class Scheduler:
     def device(self, device: Device, up: bool) -> None:
         """A device failed, was put to sleep, or came back."""
 
+    def announced(self, device: Device, start: float, end: float) -> None:
+        """A device (the cores of a node: the whole node) will be down from `start` to `end`."""
+
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         """Once, before `begin`, where the run has services: their queues, each with its batching policy.
         `alone`: are there no tasks besides?"""

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from sim import registry
 from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggestion
+from sim.model.faults import Faults
+from sim.model.ragged import Ragged
 from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
-from sim.model.service import Service
+from sim.model.service import LanguageService, Service
 from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
+from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
 from sim.scenario.document import Document, Path_
 from sim.scenario.fields import Model
@@ -26,6 +30,7 @@ from sim.scenario.modes import ModeBook
 from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
 from sim.scenario.served import services_of, weights
+from sim.scenario.served_llm import language_of
 from sim.scenario.streams import Context, Stream
 from sim.scenario.synthetic import build_synthetic
 from sim.scenario.workload_schema import DataItem, Entry
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
+DEFAULT_ITERATION = PolicySpec("batching", "continuous")
+DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,9 +63,22 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     scheduler = _make(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else _make(policies.admission, scenario, problems)
     batching = _batching(streams, scenario, problems)
+    iteration = _iteration(streams, scenario, problems)
+    faults: list[Faults] = []
+    try:
+        faults = build_faults(model.faults, cluster, scenario.document, scenario.base)
+    except ScenarioError as error:
+        problems += error.problems
+    if faults and any(stream.language is not None for stream in streams):
+        text = "the replicas of language models do not survive failures of devices: leave out faults, or the service"
+        problems.append(scenario.document.problem(("faults",), text))
     if problems:
         raise ScenarioError(problems)
-    tasks, closed, services = merge(streams, context, items)
+    tasks, closed, services, language = merge(streams, context, items)
+    context.warnings += check_chances(tasks, faults, cluster)
+    if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
+        text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
+        raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
     scheduler.check(PlanProblem(replace(tasks, time=tasks.estimate), cluster))
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
@@ -74,7 +94,10 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         policy=policies.label,
         services=services,
         batching=batching,
+        language=language,
+        iteration=iteration,
         warnings=context.warnings,
+        faults=faults,
     )
 
 
@@ -85,8 +108,44 @@ def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]
     if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
         text = "batching is for services, and no entry of the workload has a service"
         problems.append(scenario.document.problem(("policy", "batching"), text))
-    common = policies.batching or DEFAULT_BATCHING
-    return [_make(policies.of_service.get(int(stream.path[1]), common), scenario, problems) for stream in served]
+    common = policies.batching if policies.batching is not None and not iterates(policies.batching) else None
+    if policies.batching is not None and common is None and served and not any(stream.language for stream in streams):
+        text = f"{policies.batching.name} is for language models (service: {{kind: llm}}), and there is none"
+        problems.append(scenario.document.problem(("policy", "batching"), text))
+    specs = [policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING) for stream in served]
+    for stream, spec in zip(served, specs, strict=True):
+        if iterates(spec):
+            text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
+            problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
+    return [_make(spec, scenario, problems) for spec in specs]
+
+
+def iterates(spec: PolicySpec) -> bool:
+    """Does a batching policy let requests join between the steps of a language model?"""
+    return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
+
+
+def _iteration(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[tuple[Any, Any]]:
+    """A batching and a routing policy for each language model that has requests."""
+    policies, document = scenario.policies, scenario.document
+    served = [stream for stream in streams if stream.language is not None and len(stream)]
+    if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
+        text = "routing is among the replicas of language models, and no entry of the workload has one"
+        problems.append(document.problem(("policy", "routing"), text))
+    common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
+    if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
+        text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
+        problems.append(document.problem(("policy", "batching"), text))
+    made = []
+    for stream in served:
+        number = int(stream.path[1])
+        spec = policies.of_service.get(number, common or DEFAULT_ITERATION)
+        if not iterates(spec):
+            text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
+            problems.append(document.problem((*stream.path, "service", "batching"), text))
+        routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
+        made.append((_make(spec, scenario, problems), _make(routing, scenario, problems)))
+    return made
 
 
 def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem]) -> Any:
@@ -261,7 +320,7 @@ def _unknown_items(streams: list[Stream], items: list[Item], context: Context) -
 
 def merge(
     streams: list[Stream], context: Context, items: list[Item]
-) -> tuple[Tasks, list[ClosedStream], list[Service]]:
+) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService]]:
     """All streams as one table sorted by arrival, ties in the order of the streams."""
     sizes = [len(stream) for stream in streams]
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -312,12 +371,14 @@ def merge(
         bytes_in=bytes_in,
         bytes_out=bytes_out,
         items=items,
+        hash_ids=_hash_ids(streams, order),
         extra=_extras(streams, sizes, sort),
     )
     _join_graph(tasks, streams, starts, rank, order)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)
-    return tasks, _closed(streams, starts, rank), services_of(streams, starts, rank, tasks)
+    language = language_of(streams, starts, rank, tasks)
+    return tasks, _closed(streams, starts, rank), services_of(streams, starts, rank, tasks), language
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -372,6 +433,14 @@ def _extras(streams: list[Stream], sizes: list[int], sort: Any) -> dict[str, np.
         name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
         for name in names
     }
+
+
+def _hash_ids(streams: list[Stream], order: np.ndarray | None) -> Ragged | None:
+    if all(stream.hash_ids is None for stream in streams):
+        return None
+    parts = [Ragged.empty(len(stream)) if stream.hash_ids is None else stream.hash_ids for stream in streams]
+    joined = Ragged.joined(parts)
+    return joined if order is None else joined.take(order)
 
 
 def _sorted_lists(streams: list[Stream], lists: list[list[Any]], order: np.ndarray | None) -> list[Any]:

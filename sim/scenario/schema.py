@@ -12,6 +12,7 @@ from sim.model.units import Fraction, Seconds
 from sim.registry import POLICY_KINDS
 from sim.scenario.cluster_schema import Cluster
 from sim.scenario.document import Document
+from sim.scenario.fault_schema import Fault
 from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.problems import translate
 from sim.scenario.workload_schema import DataItem, Entry
@@ -79,6 +80,7 @@ class ScenarioModel(Model):
     cluster: Cluster
     workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
     data: Annotated[list[DataItem], OneOrMany] = []
+    faults: Annotated[list[Fault], OneOrMany] = []
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
 

@@ -1,0 +1,188 @@
+"""From the `faults:` part of a scenario to the faults of a run."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import Cluster
+from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
+from sim.model.tasks import Tasks
+from sim.scenario.document import Document, Path_
+from sim.scenario.fault_schema import Fault
+
+EVENTS = ("down", "up", "slow")
+
+HARDLY, NEVER = 5.0, 20.0
+"""Logarithms of the attempts from which on a task is warned of, or refused."""
+
+
+def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
+    """All faults; ScenarioError with everything that is wrong with them."""
+    found: list[Faults] = []
+    problems: list[Problem] = []
+    for number, entry in enumerate(entries):
+        path: Path_ = ("faults", number)
+        try:
+            if entry.maintenance is not None:
+                found.append(_maintenance(entry, cluster, document, path))
+            elif entry.file is not None:
+                found += read_events(base / entry.file, cluster)
+            else:
+                found.append(_process(entry, number, cluster, document, path))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return found
+
+
+def _process(entry: Fault, number: int, cluster: Cluster, document: Document, path: Path_) -> FaultProcess:
+    devices: dict[int, None] = {}
+    for where in entry.on or ():
+        chosen = _devices(where, cluster)
+        if not chosen:
+            known = ["gpu", "node", "link", *cluster.types, *(node.name for node in cluster.nodes), *cluster.by_name]
+            near = suggestion(where, known) or "; gpu, node, link, a type, or the name of a device or node is meant"
+            raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
+        devices.update(dict.fromkeys(chosen))
+    length = entry.lasting if entry.slow is not None else entry.repair
+    assert entry.every is not None
+    assert length is not None
+    every = entry.every
+
+    return FaultProcess(
+        entry.name or f"fault{number}",
+        tuple(devices),
+        lambda random, n: every.sample(random, n),
+        lambda random, n: length.sample(random, n),
+        entry.slow,
+        entry.together,
+        _racks(cluster) if entry.together else None,
+        every.mean,
+    )
+
+
+def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster) -> list[str]:
+    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to.
+
+    Between two checkpoints a task needs a stretch without a fault on any of its devices: with faults at a rate r per
+    device, about exp(r × devices × seconds) attempts.
+    """
+    rates = _rates(faults, cluster)
+    if not any(rates.values()):
+        return []
+    least = np.full(len(tasks), np.inf)
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        for position, mode in enumerate(shape.modes):
+            stretch = np.minimum(tasks.time[rows, position] + mode.fixed, shape.stopping.interval)
+            attempts = stretch * rates[mode.type.name] * max(1, mode.gpus)
+            least[rows] = np.fmin(least[rows], attempts)
+    worst = int(np.argmax(least)) if len(least) else 0
+    if not len(least) or least[worst] <= HARDLY:
+        return []
+    number = int((least > HARDLY).sum())
+    told = (
+        f"{number:,} of {len(tasks):,} tasks need e^{HARDLY:g} attempts and more between two checkpoints, so often do "
+        f"devices fail (task {tasks.name(worst)}: e^{least[worst]:.0f})"
+    )
+    if least[worst] > NEVER:
+        text = f"{told}: they cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        raise ScenarioError(Problem(text, key="faults"))
+    return [told]
+
+
+def _rates(faults: list[Faults], cluster: Cluster) -> dict[str, float]:
+    """Failures per second of the device of each type that fails least, with the failures of its node."""
+    per_device = np.zeros(len(cluster.devices))
+    for fault in faults:
+        if isinstance(fault, FaultProcess) and fault.factor is None:
+            per_device[list(fault.devices)] += 1.0 / fault.mean
+    rates: dict[str, float] = {}
+    for node in cluster.nodes:
+        for device in (node.cpu, *node.accelerators):
+            own = per_device[device.index] + (per_device[node.cpu.index] if device is not node.cpu else 0.0)
+            rates[device.type.name] = min(rates.get(device.type.name, math.inf), float(own))
+    return rates
+
+
+def _devices(where: str, cluster: Cluster) -> list[int]:
+    """Indexes of the devices that fail; a node by its cores.  A link takes its accelerator along."""
+    accelerators = [device for node in cluster.nodes for device in node.accelerators]
+    if where == "node":
+        return [node.cpu.index for node in cluster.nodes]
+    if where == "link":
+        return [device.index for device in accelerators]
+    named = [node.cpu.index for node in cluster.nodes if node.name == where]
+    named += [device.index for device in accelerators if where in (device.name, device.type.name, device.type.kind)]
+    return named
+
+
+def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """The other nodes of each node's rack, by their cores; nodes without a rack stand alone."""
+    racks: dict[str | None, list[int]] = {}
+    for node in cluster.nodes:
+        racks.setdefault(node.spec.rack, []).append(node.cpu.index)
+    return {
+        node.cpu.index: tuple(
+            other for other in racks[node.spec.rack] if other != node.cpu.index and node.spec.rack is not None
+        )
+        for node in cluster.nodes
+    }
+
+
+def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_) -> Maintenance:
+    window = entry.maintenance
+    assert window is not None
+    by_name = {node.name: node.cpu.index for node in cluster.nodes}
+    for name in window.nodes:
+        if name not in by_name:
+            near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
+            raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
+    announced = window.start if window.announced is None else window.announced
+    devices = tuple(by_name[name] for name in window.nodes)
+    return Maintenance(devices, window.start, window.start + window.length, announced, window.drain)
+
+
+def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
+    """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
+    names = {node.name: node.cpu.index for node in cluster.nodes}
+    names |= {device.name: device.index for device in cluster.devices}
+    events: list[FaultEvent] = []
+    problems: list[Problem] = []
+    with file.open(newline="", encoding="utf-8", errors="replace") as source:
+        rows = csv.DictReader(source)
+        missing = {"time", "device", "event"} - set(rows.fieldnames or ())
+        if missing:
+            text = f"the columns {', '.join(sorted(missing))} are missing"
+            raise ScenarioError(Problem(text, file=str(file), line=1))
+        for row in rows:
+            text = _event(row, names, events)
+            if text is not None:
+                problems.append(Problem(text, file=str(file), line=rows.line_num))
+    if problems:
+        raise ScenarioError(problems)
+    return sorted(events, key=lambda event: event.time)
+
+
+def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent]) -> str | None:
+    """Add the event of a row; or what is wrong with it."""
+    device, what = row["device"] or "", row["event"] or ""
+    if device not in names:
+        return f'the cluster has no device or node "{device}"{suggestion(device, names) or ""}'
+    if what not in EVENTS:
+        return f'event is down, up or slow, not "{what}"'
+    try:
+        time = float(row["time"])
+        factor = float(row.get("factor") or 1.0)
+    except ValueError:
+        return f'"{row["time"]}" or "{row.get("factor")}" is not a number'
+    if not 0 <= time < math.inf or not 1 <= factor < math.inf:
+        return f"a time of at least 0 and a factor of at least 1 are meant, not {time:g} and {factor:g}"
+    events.append(FaultEvent(time, names[device], what, factor))
+    return None

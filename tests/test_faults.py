@@ -1,0 +1,169 @@
+"""Faults from scenario files: who is struck, what is lost, and that nothing goes astray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sim
+from sim.errors import ScenarioError
+from sim.results.statistics import student_interval
+
+
+def scenario(faults, jobs=None, nodes=None, policy="fcfs", **more):
+    jobs = jobs or [{"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s"}]
+    nodes = nodes or {"cpus": 4, "gpus": {"type": "g", "count": 1}}
+    return {"name": "f", "cluster": {"nodes": nodes}, "workload": jobs, "faults": faults, "policy": policy, **more}
+
+
+def events(tmp_path, rows):
+    file = tmp_path / "faults.csv"
+    file.write_text("time,device,event,factor\n" + "\n".join(rows) + "\n")
+    return {"file": str(file)}
+
+
+def run(*arguments, **named):
+    return sim.run(scenario(*arguments, **named), check=True)
+
+
+@pytest.mark.parametrize(
+    ("stopping", "finish"),
+    [
+        ({}, 16.0),  # 4 s are lost; from 6 on the whole 10 s
+        ({"interval": "3 s"}, 13.0),  # 3 s are safe: 7 s from 6 on
+        ({"interval": "3 s", "restore": "500 ms"}, 13.5),
+    ],
+)
+def test_what_ran_falls_back_to_its_last_checkpoint(tmp_path, stopping, finish):
+    job = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s", "stopping": stopping}]
+    result = run([events(tmp_path, ["4,n0/g0,down,", "6,n0/g0,up,"])], job)
+    assert result.tasks["finish"][0] == pytest.approx(finish)
+    assert result.tasks["status"][0] == "completed"
+    assert result.launches["lost"].sum() == pytest.approx(4.0 if not stopping else 1.0)
+
+
+def test_a_straggler_takes_longer_while_it_is_slow(tmp_path):
+    result = run([events(tmp_path, ["5,n0/g0,slow,2", "9,n0/g0,slow,1"])])
+    assert result.tasks["finish"][0] == pytest.approx(9 + (5 - 2))
+
+
+def test_a_failed_node_takes_its_accelerators_along_and_reasons_add_up(tmp_path):
+    """The GPU is down from 2 to 8, its node from 4 to 5 besides: it comes back at 8."""
+    rows = ["2,n0/g0,down,", "4,n0,down,", "5,n0,up,", "8,n0/g0,up,"]
+    assert run([events(tmp_path, rows)]).tasks["finish"][0] == pytest.approx(18.0)
+    both = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "10 s"}]
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 2}}
+    assert run([events(tmp_path, ["4,n0,down,", "6,n0,up,"])], both, nodes).tasks["finish"].tolist() == [16.0, 16.0]
+
+
+def test_racks_fail_together():
+    nodes = {"count": 3, "cpus": 4, "gpus": {"type": "g", "count": 1}, "rack": "r"}
+    jobs = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 3}, "gpu_time": "100 s",
+             "stopping": {"interval": "1 s"}}]  # fmt: skip
+    fault = {"on": "node", "every": {"distribution": "exponential", "mean": "100 s"}, "repair": "5 s"}
+    alone = run([fault], jobs, nodes, seed=5)
+    together = run([{**fault, "together": 1.0}], jobs, nodes, seed=5)
+    down = [row for row in together.record.device_log if row[2] == "down"]
+    times = {time for time, *_ in down}
+    assert len(down) == 3 * len(times)
+    assert len(down) > len([row for row in alone.record.device_log if row[2] == "down"])
+
+
+def test_before_a_maintenance_nothing_new_starts_and_at_its_start_what_runs_is_stopped():
+    jobs = [
+        {"name": "long", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "30 s"},
+        {"name": "short", "arrivals": {"process": "deterministic", "interval": "4 s", "first": "1 s"}, "count": 4,
+         "gpu_time": "1 s"},
+    ]  # fmt: skip
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 2}}
+    window = {"maintenance": {"nodes": "n0", "from": "20 s", "for": "5 s", "announced": "8 s"}}
+    tasks = run([window], jobs, nodes).tasks.set_index("class")
+    assert tasks.loc["long", "finish"] == pytest.approx(55.0)  # stopped at 20, again from 25
+    assert tasks.loc["short", "start"].tolist() == pytest.approx([1.0, 5.0, 25.0, 26.0])
+    undrained = {"maintenance": {**window["maintenance"], "drain": False}}
+    tasks = run([undrained], jobs, nodes).tasks.set_index("class")
+    assert tasks.loc["short", "start"].tolist() == pytest.approx([1.0, 5.0, 9.0, 13.0])
+
+
+BUSY = [{"name": "job", "arrivals": {"process": "poisson", "rate": "30/h"}, "until": "15 h", "gpus": 2,
+         "gpu_time": {"distribution": "lognormal", "mean": "20 min", "cv": 1}, "stopping": {"interval": "5 min"}}]  # fmt: skip
+CLUSTER = {"count": 3, "cpus": 8, "gpus": {"type": "g", "count": 4}, "rack": "r1"}
+MANY = [
+    {"name": "gpus", "on": "gpu", "every": {"distribution": "weibull", "mean": "20 h", "shape": 0.7},
+     "repair": {"distribution": "exponential", "mean": "1 h"}},
+    {"name": "nodes", "on": "node", "every": {"distribution": "exponential", "mean": "40 h"}, "repair": "30 min",
+     "together": "30%"},
+    {"name": "slow", "on": "g", "every": {"distribution": "exponential", "mean": "10 h"}, "slow": 1.5, "for": "1 h"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fcfs_skip", "srtf", {"name": "round_robin", "quantum": "10 min"}])
+def test_every_task_ends_once_whatever_breaks(policy):
+    result = run(MANY, BUSY, CLUSTER, policy, seed=2)
+    assert (result.tasks["status"] == "completed").all()
+    assert result.metric("preemptions") > 3
+
+
+def test_every_policy_meets_the_same_faults_and_they_do_not_stretch_the_run():
+    first, second = (run(MANY, BUSY, CLUSTER, policy, seed=2) for policy in ("fcfs", "srtf"))
+    until = min(first.end, second.end)
+
+    def log(result):
+        return [row[:3] for row in result.record.device_log if row[0] < until]
+
+    assert log(first) == log(second)
+    assert first.end == first.tasks["finish"].max()
+
+
+def test_the_share_of_time_down_is_that_of_the_renewal_process():
+    """Mean time to repair over mean cycle: 1 / 21."""
+    faults = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "20 h"},
+               "repair": {"distribution": "exponential", "mean": "1 h"}}]  # fmt: skip
+    nodes = {"count": 4, "cpus": 8, "gpus": {"type": "g", "count": 8}}
+    jobs = [{"name": "job", "arrivals": {"process": "poisson", "rate": "1/h"}, "gpu_time": "1 min"}]
+    shares = []
+    for seed in range(10):
+        log = run(faults, jobs, nodes, horizon="400 h", seed=seed).record.device_log
+        down = sum(min(row[0], 400 * 3600) * (1 if row[2] == "up" else -1) for row in log)
+        unrepaired = sum(1 if row[2] == "down" else -1 for row in log)
+        shares.append((down + unrepaired * 400 * 3600) / (32 * 400 * 3600))
+    interval = student_interval(np.array(shares), 0.99)
+    # The first repairs come late: the exact mean share over [0, T] is p (1 - (1 - exp(-rT)) / (rT)), r = 1/20 + 1/1.
+    exact = 1 / 21 * (1 - 1 / (1.05 * 400))
+    assert interval.low <= exact <= interval.high
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"on": "gpus", "every": "1 h", "repair": "1 h"}, 'the cluster has no "gpus"'),
+        ({"on": "gpu", "repair": "1 h"}, "how often"),
+        ({"on": "gpu", "every": "1 h"}, "how long does it last"),
+        ({"on": "gpu", "every": "1 h", "repair": "1 h", "together": 0.5}, "racks are of nodes"),
+        ({"on": "gpu", "every": "1 h", "slow": 0.5, "for": "1 h"}, "at least 1"),
+        ({"maintenance": {"nodes": "n7", "from": "1 h", "for": "1 h"}}, 'no node "n7"'),
+        ({"maintenance": {"nodes": "n0", "from": "1 h", "for": "1 h", "announced": "2 h"}}, "before it begins"),
+        ({}, "give one of them"),
+        ({"file": "nowhere.csv"}, "there is no file"),
+    ],
+)
+def test_what_makes_no_sense_is_said(fault, said):
+    with pytest.raises(ScenarioError, match=said):
+        run([fault])
+
+
+def test_a_damaged_file_is_told_by_line(tmp_path):
+    rows = ["4,n0/g0,down,", "x,n0/g0,up,", "5,n0/g9,up,", "6,n0/g0,gone,", "7,n0/g0,slow,0.5"]
+    with pytest.raises(ScenarioError) as caught:
+        run([events(tmp_path, rows)])
+    assert [problem.line for problem in caught.value.problems] == [3, 4, 5, 6]
+
+
+def test_a_job_that_can_hardly_finish_is_told_and_one_that_cannot_is_refused():
+    fault = {"on": "gpu", "every": {"distribution": "exponential", "mean": "1 h"}, "repair": "1 min"}
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "6 h"}
+    patient = sim.run(scenario([fault], [job], horizon="10 h"))
+    assert any("need e^5 attempts" in text for text in patient.warnings)
+    with pytest.raises(ScenarioError, match="cannot be expected to finish"):
+        run([fault], [job | {"gpu_time": "100 h"}])
+    run([fault], [job | {"gpu_time": "100 h", "stopping": {"interval": "10 min"}}])
