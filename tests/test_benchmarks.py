@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def benchmark(*arguments: str) -> subprocess.CompletedProcess:
+def benchmark(*arguments: str, module: str = "engine") -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "benchmarks.engine", *arguments]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
@@ -42,7 +42,49 @@ def test_every_other_figure_runs(name: str, line: str):
     assert line in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("throughput", "async_linear, 2 streams"),
+        ("admission", "admission request by request"),
+        ("memory", "and the table of requests"),
+    ],
+)
+def test_every_figure_of_serving_runs(name: str, line: str):
+    done = benchmark("--quick", "--only", name, module="serving")
+    assert done.returncode == 0, done.stderr
+    assert line in done.stdout
+
+
 def test_unknown_figures_are_refused():
     done = benchmark("--only", "nonsense")
     assert done.returncode == 2
     assert "there are simpy, throughput" in done.stderr
+
+
+def test_figures_of_the_planners_need_no_files_but_ours(tmp_path):
+    """Nor any other planner: what is missing is named."""
+    done = benchmark("--quick", str(tmp_path), module="static")
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "worst ratio to the optimum",
+        f"no task files in {tmp_path}",
+        "recursion as published",
+        "heft",
+        "only the shipped graph",
+        "simulated makespan over the bound",
+    ):
+        assert line in done.stdout
+    assert "MISSED" not in done.stdout.split("n = 200")[0]  # ratios, which are the same on every machine
+
+
+def test_figures_of_the_planners_on_files(tmp_path):
+    """A chain of three tasks, the first of which has no GPU version."""
+    (tmp_path / "spotrf-64-2.txt").write_text("1 2.0 -1\n2 4.0 0.5 1\n3 4.0 0.5 2\n")
+    done = benchmark("--quick", str(tmp_path), "--only", "published,graphs", module="static")
+    assert done.returncode == 0, done.stderr
+    assert "1 task files on 1 clusters" in done.stdout
+    row = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("64-2"))
+    assert row[:6] == ["64-2", "3", "16", "+", "4", "3"]  # ms: 2 + 0.5 + 0.5
+    assert row[-1] == "1.000"

@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 import sim
 from policies.static import dual_approximation
@@ -25,66 +24,10 @@ from policies.static.dual_approximation import (
     weights,
 )
 from sim.errors import HetsimError, ScenarioError
+from sim.testing.hybrid import FAMILIES, instances, optimum
 
 SLACK = 1 + 1e-6
 """What the exact solver may be off."""
-
-
-def bimodal(rng, n):
-    p = np.where(rng.random(n) < 0.5, rng.uniform(8, 10, n), rng.uniform(1, 2, n))
-    return p, np.where(rng.random(n) < 0.5, p / 8, p)
-
-
-def accelerated(rng, n):
-    p = rng.uniform(1, 10, n)
-    return p, p / rng.uniform(2, 20, n)
-
-
-def cpu_better(rng, n):
-    p = rng.uniform(1, 10, n)
-    return p, p * rng.uniform(1, 5, n)
-
-
-def equal(rng, n):
-    p = rng.integers(1, 10, n).astype(float)
-    return p, p.copy()
-
-
-FAMILIES = {
-    "uniform": lambda rng, n: (rng.uniform(1, 10, n), rng.uniform(1, 10, n)),
-    "bimodal": bimodal,
-    "all-accelerated": accelerated,
-    "CPU-better": cpu_better,
-    "equal": equal,
-    "heavy-tailed": lambda rng, n: (rng.pareto(1.2, n) + 0.1, rng.pareto(1.2, n) + 0.1),
-}
-
-
-def instances(family, each=4, most=10, seed=11):
-    rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
-    for k in (1, 2, 4):
-        for _ in range(each):
-            yield *FAMILIES[family](rng, int(rng.integers(3, most + 1))), int(rng.integers(1, 5)), k
-
-
-def optimum(p, q, m, k):
-    """By mixed integer programming: one variable a task and lane, and the makespan."""
-    n, lanes = len(p), m + k
-    time = np.hstack([np.repeat(p[:, None], m, 1), np.repeat(q[:, None], k, 1)])
-    once = np.hstack([np.kron(np.eye(n), np.ones(lanes)), np.zeros((n, 1))])
-    load = np.zeros((lanes, n * lanes + 1))
-    for lane in range(lanes):
-        load[lane, lane : n * lanes : lanes] = time[:, lane]
-    load[:, -1] = -1
-    found = milp(
-        np.eye(n * lanes + 1)[-1],
-        constraints=[LinearConstraint(once, 1, 1), LinearConstraint(load, -np.inf, 0)],
-        integrality=[1] * (n * lanes) + [0],
-        bounds=Bounds(0, [1] * (n * lanes) + [np.inf]),
-        options={"mip_rel_gap": 1e-9},
-    )
-    assert found.status == 0
-    return found.fun
 
 
 def check(schedule, p, q, m, k):

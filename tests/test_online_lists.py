@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from test_dual_approximation import FAMILIES, SLACK, instances, optimum
+from test_dual_approximation import SLACK
 
 import sim
 from policies.dynamic.dmda import Dmda
@@ -24,22 +24,15 @@ from sim import registry
 from sim.engine.simulation import Simulation
 from sim.model.cluster import Cluster, DeviceType, Link
 from sim.model.record import COMPLETED
-from sim.model.tasks import Item, Shape, Stopping
+from sim.model.tasks import Item, Shape
 from sim.policy import PlannedScheduler, Scheduler
 from sim.testing import System, check_policy, random_system
+from sim.testing.hybrid import FAMILIES, hybrid, instances, optimum
 from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 
 G = DeviceType("g")
 PHI = (1 + math.sqrt(5)) / 2
 ONLINE = {"heteroprio": HeteroPrio, "eft": Eft, "er_ls": ErLs, "dmda": Dmda, "dmdas": Dmdas, "lws": Lws}
-
-
-def hybrid(p, q, m, k, *, arrival=None, stopping=None, **columns):
-    """Tasks of one core or one GPU on a node of m cores and k GPUs."""
-    shape = Shape([cpu_mode(), gpu_mode(G)], stopping or Stopping())
-    at = np.zeros(len(p)) if arrival is None else arrival
-    rows = [(float(a), 0, float(x), float(y)) for a, x, y in zip(at, p, q, strict=True)]
-    return System("hybrid", Cluster([node(cpus=m, accelerators=((G, k),))]), workload(rows, [shape], **columns))
 
 
 def run(system, scheduler):

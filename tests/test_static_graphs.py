@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_dual_approximation import FAMILIES, SLACK, instances, optimum
+from test_dual_approximation import SLACK
 
 import sim
 from policies.static.bounds import area_bound, linear_bound, longest_task, released_bound
@@ -31,6 +31,7 @@ from sim.model.cluster import Cluster, DeviceType, Link
 from sim.model.tasks import Item, Shape, StageTime
 from sim.policy import PlanProblem
 from sim.testing import System, check_policy, small_systems
+from sim.testing.hybrid import FAMILIES, instances, optimum
 from sim.testing.systems import cpu_mode, gpu_mode, node, workload
 
 NEW = [Cpop, Peft, Hlp, Lst]

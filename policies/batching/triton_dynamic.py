@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -74,7 +74,7 @@ class TritonDynamic(Batching):
     max_queue_size, timeout, timeout_action: of every level that `priority_queue_policy` does not name.
     """
 
-    per_request: ClassVar[bool] = True
+    per_request = True
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from sim.model.plan import Placement, can_host
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 
-Cores = Annotated[int, Field(ge=0)]
+Cores = Annotated[int, Field(ge=0, strict=True)]
 NEAR = 16
 """Nodes near the data of a task whose devices are looked at one by one."""
 

@@ -27,7 +27,7 @@ from sim.policy import View
 
 
 class ErLs(AssigningScheduler):
-    """Two sides, a line before each type of device, and the rules."""
+    """Online, for good: the GPU if it would be done before the CPU alone, else by p/√m against q/√k."""
 
     def make_lines(self, cluster: Cluster) -> list[Line]:
         lanes: dict[DeviceType, int] = {}

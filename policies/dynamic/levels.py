@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.static.ranks import upward, ways
 from policies.static.schedule import topological
 from sim.model.tasks import Tasks
 
@@ -21,9 +22,4 @@ def bottom_levels(tasks: Tasks) -> list[float]:
         rows = np.flatnonzero(tasks.shape == shape.index)
         for position, mode in enumerate(shape.modes):
             best[rows] = np.fmin(best[rows], tasks.time[rows, position] + mode.fixed)
-    times = best.tolist()
-    level = list(times)
-    for task in reversed(topological(before)):
-        for predecessor in before[task]:
-            level[predecessor] = max(level[predecessor], times[predecessor] + level[task])
-    return level
+    return upward(best, ways(before), topological(before))

@@ -1,8 +1,9 @@
 """Any scheduler as a plan: it runs on the estimates before the clock starts, and what it did there is followed.
 
 Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every task
-takes as long as estimated.  With exact estimates the run is the scheduler's own (or better, where the scheduler
-stopped tasks: the plan knows in the end where each will run).  The difference between `as_planned` of a scheduler and
+takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a plan
+runs each once, where the scheduler started it last, which may end sooner or, where tasks went on with their work
+elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
 the scheduler itself is what deciding late is worth when estimates are wrong.
 Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky Factorization
 (2016), who follow such plans strictly and loosely.

@@ -97,9 +97,12 @@ class ConvexEnergy(PlannedScheduler):
         if shortest > deadline * (1 + ROUNDING):
             raise _too_late(shortest, max(seed.bound or 0.0, _longest(instance)), deadline)
         make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.lowest)
-        plan = make(deadline)
-        if trial is not None:
-            plan = _in_time(make, trial, plan, full, deadline)
+        if not deadline:  # no task takes any time
+            plan = full
+        elif trial is None:
+            plan = make(deadline)
+        else:
+            plan = _in_time(make, trial, make(deadline), full, deadline)
         plan.notes |= {
             "deadline": deadline,
             "full_speed_makespan": shortest,
@@ -240,7 +243,8 @@ class Machine:
 
     def frugal(self) -> np.ndarray:
         """All of each task where it costs least at full speed."""
-        joules = np.where(np.isfinite(self.instance.time), self.instance.time * self.type_watts, np.inf)
+        possible = np.isfinite(self.instance.time)
+        joules = np.where(possible, np.where(possible, self.instance.time, 0.0) * self.type_watts, np.inf)
         return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
 
     def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
@@ -403,9 +407,10 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: floa
             load[lane] -= needs[task]
             work[here] -= needs[task]
             most[here] = load[mates[here]].max()
-            time = instance.time[task, kind]
+            possible = np.isfinite(instance.time[task, kind])
+            time = np.where(possible, instance.time[task, kind], 0.0)
             more = cost(work[device] + time, np.maximum(most[device], load + time), watts[device])
-            more = more - cost(work, most, watts)[device]
+            more = np.where(possible, more - cost(work, most, watts)[device], np.inf)
             best = int(more.argmin())
             if more[best] < more[lane] - 1e-9 * abs(more[lane]):
                 lanes[task], lane, moved = best, best, True

@@ -104,7 +104,8 @@ class Solution:
 class DualApproximation(PlannedScheduler):
     """Dual approximation (Kedad-Sidhoum, Monna, Mounié, Trystram 2013), independent tasks on CPUs and one GPU type.
 
-    Plans as if all tasks were there at time 0 and transfers took no time.
+    Plans as if all tasks were there at time 0 and transfers took no time; where tasks arrive one after the other,
+    each lane waits for its next one, the bound holds, and no ratio is guaranteed.
     ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
     tolerance: the bisection stops when the guess is known to this relative precision.
     method: "collapsed", or "paper" for the recursion as published, for comparison: slow, small instances only.
@@ -142,15 +143,27 @@ class DualApproximation(PlannedScheduler):
             (float(best.starts[task]), task, sides[not best.on_gpu[task]], int(best.lanes[task]))
             for task in range(instance.size)
         )
-        plan = instance.plan(placed, makespan=best.makespan)
+        together = not instance.size or np.ptp(problem.tasks.arrival) == 0
+        makespan = best.makespan if together else waiting(best, p, q, problem.tasks.arrival)
+        plan = instance.plan(placed, makespan=makespan)
         plan.bound = solution.bound
         plan.notes |= {
-            "ratio_certified": solution.ratio,
-            "ratio_guaranteed": solution.guarantee,
+            "ratio_certified": makespan / solution.bound if solution.bound > 0 else 1.0,
+            **({"ratio_guaranteed": solution.guarantee} if together else {}),
             "guesses": solution.guesses,
             "guess": solution.guess,
         }
         return plan
+
+
+def waiting(schedule: Schedule, p: np.ndarray, q: np.ndarray, arrival: np.ndarray) -> float:
+    """The makespan, from the first arrival, where every lane keeps its order and waits for its next task."""
+    times = np.where(schedule.on_gpu, q, p)
+    free: dict[tuple[bool, int], float] = {}
+    for task in np.argsort(schedule.starts, kind="stable").tolist():
+        lane = bool(schedule.on_gpu[task]), int(schedule.lanes[task])
+        free[lane] = max(free.get(lane, 0.0), float(arrival[task])) + float(times[task])
+    return max(free.values()) - float(arrival.min())
 
 
 # The algorithm ------------------------------------------------------------------------------------------------
@@ -174,6 +187,8 @@ def solve(
     guesses = 0
     while high > low * (1 + tolerance):
         guess = math.sqrt(low * high)
+        if low and not low < guess < high:  # neighbouring numbers
+            break
         guesses += 1
         if method == "paper":
             schedule = as_published(p, q, m, k, guess)
@@ -183,8 +198,6 @@ def solve(
             low = guess
             continue
         best = shortest([best, descend(p, q, m, k, schedule, low * (1 + tolerance))])
-        if high <= guess:  # neighbouring numbers
-            break
         high = min(guess, best.makespan)
     guarantee = max(RATIO, best.makespan / high if high > 0 else 1.0) * (1 + tolerance)
     return Solution(best, low, guarantee, guesses, high)

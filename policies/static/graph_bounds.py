@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.bounds import released_bound
+from policies.static.ranks import downward, tails, ways
 from policies.static.schedule import Graph, topological
 from policies.static.unrelated import allowed_times, good_prices, priced
 
@@ -24,23 +25,7 @@ def earliest_starts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """When each task could start if there were a lane of its fastest type for each; and the times on that type."""
     fastest = allowed_times(times, counts).min(axis=1, initial=np.inf)
-    start = np.zeros(len(times)) if ready is None else np.array(ready, dtype=float)
-    finish = [0.0] * len(times)
-    for task in topological(predecessors):
-        if predecessors[task]:
-            start[task] = max(float(start[task]), max(finish[before] for before in predecessors[task]))
-        finish[task] = float(start[task] + fastest[task])
-    return start, fastest
-
-
-def tails(fastest: np.ndarray, predecessors: Graph) -> np.ndarray:
-    """What must come after each task, at least: the longest path of the tasks that wait for it."""
-    after = np.zeros(len(fastest))
-    for task in reversed(topological(predecessors)):
-        through = after[task] + fastest[task]
-        for before in predecessors[task]:
-            after[before] = max(after[before], through)
-    return after
+    return np.array(downward(fastest, ways(predecessors), topological(predecessors), ready)), fastest
 
 
 def critical_path(
@@ -63,7 +48,7 @@ def graph_bound(
         return 0.0
     start, fastest = earliest_starts(times, counts, predecessors, ready)
     heads = start - (0.0 if ready is None else float(np.min(ready)))
-    ends = tails(fastest, predecessors)
+    ends = np.array(tails(fastest, ways(predecessors), topological(predecessors)))
     bounds = [heads + fastest + ends]
     if len(counts) <= 2:
         p, q = _two(times, counts)

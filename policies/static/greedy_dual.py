@@ -83,9 +83,9 @@ def greedy_dual(
             if found.makespan < best.makespan:
                 best = found
                 high = max(low, min(high, best.makespan))
-        if high <= low * (1 + precision):
-            return best, low
         guess = (low * high) ** 0.5
+        if high <= low * (1 + precision) or not low < guess < high:  # or they are neighbouring numbers
+            return best, low
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:

@@ -13,6 +13,8 @@ leaves out the pairs that are too long and has ratio 2 for it.  Each split task 
 the shorter schedule is taken.
 With a graph each task goes whole to the type that has most of it, at least 1/K, so that work and paths grow by K at
 most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, whose program this then is.
+Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
+Precedence Constraints on Hybrid Multi-core Machines (2015).
 `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
 Weakness: transfers and shared data are not seen, and data stay on no device in particular.
 Cost: one linear program of tasks × types variables.

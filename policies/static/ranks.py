@@ -63,21 +63,27 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
     """The longest way from the start of each task to the end of the graph, itself included."""
-    rank = mean.tolist()
-    tail = [0.0] * len(rank)
-    for task in reversed(order):
-        rank[task] += tail[task]
-        for earlier, seconds in before[task].items():
-            tail[earlier] = max(tail[earlier], rank[task] + seconds)
-    return rank
+    return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
 
 
-def downward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from the beginning of the graph to the start of each task."""
+def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
+    """The longest way from the end of each task to the end of the graph."""
     times = mean.tolist()
-    rank = [0.0] * len(times)
+    tail = [0.0] * len(times)
+    for task in reversed(order):
+        through = times[task] + tail[task]
+        for earlier, seconds in before[task].items():
+            tail[earlier] = max(tail[earlier], through + seconds)
+    return tail
+
+
+def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
+    """The longest way from the beginning of the graph, or from an arrival, to the start of each task."""
+    times = mean.tolist()
+    rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
     for task in order:
-        rank[task] = max((rank[p] + times[p] + seconds for p, seconds in before[task].items()), default=0.0)
+        for earlier, seconds in before[task].items():
+            rank[task] = max(rank[task], rank[earlier] + times[earlier] + seconds)
     return rank
 
 

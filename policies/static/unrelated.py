@@ -7,6 +7,8 @@ can be averaged.  But it has n T variables and n + T rows instead of n Σc and n
 most T tasks.
 A value below the optimum is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, as a
 second on a lane of type t costs w_t.  Prices come from the solver, the sum is ours.
+`assignment.Program` is the same with sites, paths and constraints.  It needs the makespan of a schedule for its unit;
+this one needs none, so that the bounds of the planners that make such schedules can be built on it.
 Cost: one sparse linear program (HiGHS), some milliseconds for 1,000 tasks on 3 types.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,11 +19,15 @@ from sim.policy.planned import Following
 
 
 def problem_of(run: RunInput, random: np.random.Generator) -> PlanProblem:
-    """The problem of a run, with the engine behind it."""
+    """The problem of a run, with the engine behind it.
+
+    A plan has a place for every task, so what is tried out goes on to the end: no horizon, and nobody loses patience.
+    """
     tasks = replace(run.tasks, time=run.tasks.estimate)
+    endless = replace(run, tasks=replace(tasks, expires=None), admission=None, horizon=math.inf, warmup=0.0)
 
     def play(scheduler: Scheduler) -> Record:
-        return Simulation(replace(run, tasks=tasks, scheduler=scheduler, admission=None, warmup=0.0)).run()
+        return Simulation(replace(endless, scheduler=scheduler)).run()
 
     def simulate(plan: Plan) -> float:
         return makespan_of(play(Following(plan)), tasks)
@@ -30,7 +35,10 @@ def problem_of(run: RunInput, random: np.random.Generator) -> PlanProblem:
     def rehearse(scheduler: Scheduler) -> Plan:
         watched = Watched(scheduler)
         record = play(watched)
-        return replace(plan_of(watched.starts, record), makespan=makespan_of(record, tasks))
+        plan = plan_of(watched.starts, record)
+        stopped = record.preemptions is not None or record.migrations is not None
+        return replace(plan, makespan=simulate(plan) if stopped and not plan.problems(tasks, run.cluster)
+                       else makespan_of(record, tasks))  # fmt: skip
 
     return PlanProblem(tasks, run.cluster, random, simulate, rehearse)
 

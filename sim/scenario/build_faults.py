@@ -159,12 +159,12 @@ def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
         rows = csv.DictReader(source)
         missing = {"time", "device", "event"} - set(rows.fieldnames or ())
         if missing:
-            text = f"the columns {', '.join(sorted(missing))} are missing"
-            raise ScenarioError(Problem(text, file=str(file), line=1))
+            lacking = f"the columns {', '.join(sorted(missing))} are missing"
+            raise ScenarioError(Problem(lacking, file=str(file), line=1))
         for row in rows:
-            text = _event(row, names, events)
-            if text is not None:
-                problems.append(Problem(text, file=str(file), line=rows.line_num))
+            wrong = _event(row, names, events)
+            if wrong is not None:
+                problems.append(Problem(wrong, file=str(file), line=rows.line_num))
     if problems:
         raise ScenarioError(problems)
     return sorted(events, key=lambda event: event.time)
