@@ -82,5 +82,17 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "admission": {
         "accept_all": "policies.admission.accept_all:AcceptAll",
+        "adaptive": "policies.admission.adaptive:Adaptive",
+        "codel": "policies.admission.codel:Codel",
+        "erlang_wait": "policies.admission.erlang_wait:ErlangWait",
+        "mdp_threshold": "policies.admission.mdp_threshold:MdpThreshold",
+        "naor": "policies.admission.naor:Naor",
+        "predicted_wait": "policies.admission.predicted_wait:PredictedWait",
+        "queue_limit": "policies.admission.queue_limit:QueueLimit",
+        "redirect": "policies.admission.redirect:Redirect",
+        "slo_feasible": "policies.admission.slo_feasible:SloFeasible",
+        "token_bucket": "policies.admission.token_bucket:TokenBucket",
+        "trunk_reservation": "policies.admission.trunk_reservation:TrunkReservation",
+        "utilisation_threshold": "policies.admission.utilisation_threshold:UtilisationThreshold",
     },
 }

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "run": "sim.experiment.run:run",
     "compare": "sim.experiment.compare:compare",
+    "plan_precision": "sim.experiment.precision:plan_precision",
     "load": "sim.experiment.directory:load",
     "register": "sim.registry:register",
     "Scenario": "sim.scenario.scenario:Scenario",
@@ -25,16 +26,20 @@ _WHERE = {
     "Comparison": "sim.results.compare:Comparison",
     "plots": "sim.plots",
     "errors": "sim.errors",
+    "theory": "sim.theory",
 }
 
 __all__ = [  # noqa: PLE0604
-    "Comparison", "Replications", "Result", "Scenario", "compare", "errors", "load", "plots", "register", "run",
+    "Comparison", "Replications", "Result", "Scenario", "compare", "errors", "load", "plan_precision", "plots",
+    "register", "run",
+    "theory",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from sim import errors, plots
+    from sim import errors, plots, theory
     from sim.experiment.compare import compare
     from sim.experiment.directory import load
+    from sim.experiment.precision import plan_precision
     from sim.experiment.run import run
     from sim.registry import register
     from sim.results.compare import Comparison

@@ -523,6 +523,199 @@ def test_the_script_beside_the_graph_writes_the_shipped_files(tmp_path):
     assert (min(speedups), max(speedups)) == (pytest.approx(2.5), pytest.approx(25))
 
 
+# Serving --------------------------------------------------------------------------------------------------------
+
+SERIAL, ASYNC = {"batching": "serial_greedy"}, {"batching": "async_linear"}
+SERVICE = "workload.resnet50.service"
+ARRIVALS = "workload.resnet50.arrivals"
+
+
+def lower_by(name, metric, overrides=None, policy=None):
+    """By how many percent the mean of a metric is lower than under serial_greedy, and the half-width of that."""
+    before, after = (column(name, metric, p, overrides) for p in (SERIAL, policy or ASYNC))
+    found = student_interval(100 * (1 - after / before), 0.95)
+    return 100 * (1 - after.mean() / before.mean()), found.half_width
+
+
+def served_per_second(name, policy, batch, overrides=None):
+    """Throughput of full batches, those at either end of the run left out."""
+    launches = runs(name, policy, {**(overrides or {}), f"{SERVICE}.max_batch": batch}).launches
+    ends = np.sort(launches["end"][launches["members"] == batch].to_numpy())[5:-5]
+    return batch * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+def test_async_capacity():
+    name = "async-capacity"
+    serial, overlapped = (served_per_second(name, p, 64) for p in (SERIAL, ASYNC))
+    gain = 100 * (overlapped / serial - 1)
+    states(name, "serial_greedy 631/s", serial)
+    states(name, "682/s, 8.0 % more", overlapped, gain)
+    large = 100 * (served_per_second(name, ASYNC, 1024) / served_per_second(name, SERIAL, 1024) - 1)
+    states(name, "In batches of 1,024 it is 8.9 % more, in the limit 9.0 %", 1024, large, 100 * 0.114 / 1.264)
+    states(name, "with a_up = 0.05 ms it would be 4.0 %", 0.05, 100 * 0.05 / 1.264)
+    assert serial == pytest.approx(64 / (64 * 1.378e-3 + 13.2e-3))
+    assert overlapped == pytest.approx(64 / (64 * 1.264e-3 + 13e-3))
+
+
+def test_async_latency():
+    name = "async-latency"
+    before, after = (1e3 * column(name, "response_mean", p) for p in (SERIAL, ASYNC))
+    states(name, "at 90 % of the serial capacity of 725.7/s", 100 * 653 * 1.378e-3, 1 / 1.378e-3)
+    states(name, "the mean latency is 212 ms", before.mean())
+    states(name, "124 ms under async_linear, 41 % less", after.mean(), lower_by(name, "response_mean")[0])
+    states(name, "At 196/s it is 2.7 % less", 196, lower_by(name, "response_mean", {f"{ARRIVALS}.rate": "196/s"})[0])
+    steady = {f"{ARRIVALS}.rate": "715/s", "horizon": "300 s", "warmup": "60 s", "replications": 5}
+    means = [sim.run(name, policy=p, overrides=steady).column("response_mean").mean() for p in (SERIAL, ASYNC)]
+    states(name, "at 715/s 84 % (runs of 300 s", 715, 100 * (1 - means[1] / means[0]), 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [20, 50, 100, 196, 300, 400, 500, 600, 653, 690, 715])
+@pytest.mark.parametrize("process", ["poisson", "deterministic"])
+def test_async_linear_is_nowhere_behind_serial_greedy(process, rate):
+    """Paired by replication: the upper bound of the mean difference, at 99 %, is not above 0."""
+    overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "40 s", "warmup": 0}
+    means = [
+        sim.run("async-latency", policy=p, overrides=overrides).column("response_mean").to_numpy()
+        for p in (ASYNC, SERIAL)
+    ]
+    difference = means[0] - means[1]
+    high = student_interval(difference, 0.98).high if difference.any() else 0.0
+    assert high <= 0
+    assert process == "deterministic" or difference.mean() < 0
+
+
+@pytest.mark.parametrize("rate", [20, 196, 653])
+def test_async_linear_is_not_behind_at_three_loads(rate):
+    overrides = {f"{ARRIVALS}.rate": f"{rate}/s", "horizon": "20 s", "warmup": 0}
+    assert below(*(column("async-latency", "response_mean", p, overrides) for p in (ASYNC, SERIAL)), 0.98)
+
+
+def test_async_burst():
+    name = "async-burst"
+    peaks = [1e3 * column(name, "response_max", p).mean() for p in (SERIAL, ASYNC)]
+    states(name, "The longest latency is 218 ms", peaks[0])
+    less, half_width = lower_by(name, "response_max")
+    phrase = "184 ms under async_linear, 15.7 ± 0.8 % less (mean of 100 runs)"
+    states(name, phrase, peaks[1], less, half_width, len(runs(name)))
+    eager = {"batching": {"name": "async_linear", "margin": 0}}
+    states(name, "margin: 0, when", 0)
+    states(name, "it is only 6 % less", lower_by(name, "response_max", policy=eager)[0])
+    assert 791 < 800  # 1 / a_calc: what no policy can exceed
+
+
+IMAGES = {
+    "5.3 GB/s": ({}, 5.3e9),
+    "3.8 GB/s": ({"cluster.nodes.pcie.upload": "3.8 GB/s"}, 3.8e9),
+    "12.15 GB/s": ({"cluster.nodes.pcie.upload": "12.15 GB/s"}, 12.15e9),
+    "12,288 bytes": ({"workload.resnet50.bytes_in": "12288 B"}, 5.3e9 * 602_112 / 12_288),
+    "b_calc 6.5 ms": ({f"{SERVICE}.compute.fixed": "6.5 ms"}, 5.3e9),
+    "b_calc 26 ms": ({f"{SERVICE}.compute.fixed": "26 ms"}, 5.3e9),
+    "5 % noise": ({f"{SERVICE}.noise": 0.05}, 5.3e9),
+}
+"""Settings, and the bytes per second at which 602,112 bytes would take as long to upload."""
+
+SATURATED = {
+    "horizon": None, "warmup": 0, "replications": 1, "workload.resnet50.count": 30_000,
+    ARRIVALS: {"process": "closed", "clients": 512, "think": 0},
+}  # fmt: skip
+BURST = {
+    "horizon": "4 s", "warmup": "1 s", "replications": 100, "workload.resnet50.until": "3.5 s",
+    ARRIVALS: {"process": "piecewise_poisson", "rate": [["0 s", "400/s"], ["2 s", "800/s"], ["2.3 s", "400/s"]]},
+}  # fmt: skip
+
+
+def of_images(setting):
+    """Overrides at 90 % of the serial capacity, and the capacity gain in the limit."""
+    overrides, rate = IMAGES[setting]
+    upload = 602_112 / rate
+    return {**overrides, f"{ARRIVALS}.rate": f"{0.9 / (upload + 1.264e-3):.0f}/s"}, 100 * upload / 1.264e-3
+
+
+def test_pcie_and_images():
+    name = "pcie-and-images"
+    found = {setting: of_images(setting) for setting in IMAGES}
+    less = {setting: lower_by(name, "response_mean", of[0])[0] for setting, of in found.items()}
+    gain = {setting: of[1] for setting, of in found.items()}
+    states(name, "lowers the mean latency by 41 %, at 3.8 GB/s by 48 %", less["5.3 GB/s"], 3.8, less["3.8 GB/s"])
+    states(name, "at 12.15 GB/s by 25 %", 12.15, less["12.15 GB/s"])
+    states(name, "images of 12,288 bytes by 3 %", 12288, less["12,288 bytes"])
+    capacity = [gain[setting] for setting in list(IMAGES)[:4]]
+    states(name, "The capacity rises by 9.0 %, 12.5 %, 3.9 % and 0.2 %", *capacity)
+    states(name, "Noise of 5 % in all stage times leaves 33 % of the 41 %", 5, less["5 % noise"], less["5.3 GB/s"])
+    states(name, "leaves 42 % and 40 %", less["b_calc 6.5 ms"], less["b_calc 26 ms"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", IMAGES)
+def test_the_table_of_sensitivities(setting):
+    """The rows of docs/serving.md."""
+    name = "pcie-and-images"
+    text = (FOLDER.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith(f"| {setting} |"))
+    limit, capped, latency, burst = (float(cell.split("%")[0]) for cell in row.split("|")[2:6])
+    overrides, gain = of_images(setting)
+    changed = IMAGES[setting][0]
+    assert limit == pytest.approx(gain, abs=0.055)
+    serial, overlapped = (served_per_second(name, p, 64, {**changed, **SATURATED}) for p in (SERIAL, ASYNC))
+    assert capped == pytest.approx(100 * (overlapped / serial - 1), abs=0.055)
+    assert latency == pytest.approx(lower_by(name, "response_mean", overrides)[0], abs=0.055)
+    assert burst == pytest.approx(lower_by(name, "response_max", {**changed, **BURST})[0], abs=0.055)
+
+
+def test_batch_size_rules():
+    name = "batch-size-rules"
+
+    def mean(rule, **more):
+        return 1e3 * column(name, "response_mean", {"batching": {"name": "async_linear", "rule": rule, **more}}).mean()
+
+    slides = 0.715 * (13 - 0.15) / (1 - 0.715 * (1.264 - 0.114))
+    states(name, "and is 52 at 715/s; flow balance", slides, 715)
+    states(name, "n = c τ_calc(n), is 97", 0.715 * 13 / (1 - 0.715 * 1.264))
+    states(name, "(margin: 0), the mean latency is 287 ms", 0, mean("slides", margin=0))
+    states(name, "234 ms", mean("flow_balance", margin=0))
+    states(name, "sizes matter less: 231 and 229 ms", mean("slides"), mean("flow_balance"))
+    one, other = (
+        column(name, "response_mean", {"batching": {"name": "async_linear", "rule": rule, "margin": 0}})
+        for rule in ("flow_balance", "slides")
+    )
+    assert below(one, other, 0.99)
+
+
+def token_times(name, policy=None, **service):
+    """Time to the first token (p95) and of a further one (p99), with some keys of the service changed."""
+    overrides = {f"workload.chat.service.{key}": value for key, value in service.items()}
+    run = runs(name, policy, overrides)
+    assert run.metric("unfinished") < 0.01 * run.metric("tasks")
+    return run.metric("ttft_p95"), run.metric("tpot_p99")
+
+
+def test_chunked_prefill():
+    name = "chunked-prefill"
+    first, further = token_times(name)
+    states(name, "first token is 1.88 s", first)
+    states(name, "token takes 35.4 ms", 1e3 * further)
+    first, further = token_times(name, prefill_chunk=None)
+    states(name, "these are 0.95 s and 78 ms", first, 1e3 * further)
+    halting = {"batching": {"name": "continuous", "phases": "prefill_first"}}
+    first, further = token_times(name, halting, prefill_chunk=None)
+    states(name, "prefill_first) 0.93 s and 79 ms", first, 1e3 * further)
+    states(name, "of 2,000 tokens", *(round(runs(name).tasks["prompt_tokens"].mean(), -2),))
+
+
+def test_prefill_and_decode_apart():
+    name = "prefill-and-decode-apart"
+    first, further = token_times(name)
+    states(name, "931 ms to the first", 1e3 * first)
+    states(name, "13.7 ms a", 1e3 * further)
+    first, further = token_times(name, disaggregated=None, replicas=4, prefill_chunk=256)
+    states(name, "need 911 ms and 28.2 ms", 1e3 * first, 1e3 * further)
+    first, further = token_times(name, disaggregated={"prefill": 3, "decode": 1})
+    states(name, "522 ms and 18.1 ms", 1e3 * first, 1e3 * further)
+    slow = runs(name, None, {"cluster.nodes.0.network.upload": "2.5 GB/s"})
+    states(name, "further token takes 71.9 ms", 1e3 * slow.metric("tpot_p99"))
+
+
 # README ---------------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,8 @@ Reference: Zhang, Zha, Wan and Cheng, A GPU Inference System Scheduling Algorith
 (IPDPSW 2019).  Its slides take c·(τ_calc(n) - τ_up(n)) = n for the size at arrival rate c, which leaves out what
 arrives during the upload; `flow_balance`, c·τ_calc(n) = n, does not.
 When the device is idle all that waits goes at once: with one compute engine waiting for more pays only while fewer
-wait than arrive during a batch, and then the device is hardly ever idle (measured on the paper's network: waiting for
-a second request changes the mean latency by +145 % at 20/s, +0.1 % at 300/s and nothing from 400/s up).
+wait than arrive during a batch, and then the device is hardly ever idle (measured on the paper's network: to wait for
+a second request changes the mean latency by +146 % at 20/s, +6 % at 100/s and less than 0.5 % from 150/s up).
 Weakness: what fills too early is cut off from what comes just after it, so sizes must not follow Poisson noise:
 a batch counts as full `margin` standard deviations beyond the expected size.  On several devices only the first of
 those that are equally busy is served just in time, the others when they are idle.
@@ -30,7 +30,6 @@ from policies.batching.sizing import limit
 from sim.model.plan import Placement
 from sim.model.units import Seconds
 from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
-
 
 LATEST = 4.0
 """Standard deviations of a compute time: by then a batch has ended."""

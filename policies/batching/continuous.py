@@ -68,7 +68,7 @@ class Continuous(IterationPolicy):
         if not prefilling:
             return Step()
         chunk = replica.service.chunk
-        prefill = []
+        prefill: list[tuple[Any, int]] = []
         tokens = 0
         for request in prefilling:
             take = request.left if chunk is None else min(request.left, chunk - tokens)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sim.cli import console
-from sim.cli.options import RUNNING, SCENARIO
+from sim.cli.options import RUNNING, SCENARIO, Share
 from sim.cli.run import default_directory
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
@@ -21,6 +21,12 @@ USUAL = ("fcfs", "fcfs_skip", "sjf")
               help="A policy to compare, such as sjf or sjf+predicted_wait (repeatable).")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
+@click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
+              "many replications as that takes (--replications: those of the first stage).")
+@click.option("--probability", type=Share(), default=0.95, show_default="95%", metavar="SHARE",
+              help="With --best: that of having selected the best.")
+@click.option("--delta", type=Share(), default=0.01, show_default="1%", metavar="SHARE",
+              help="With --best: the difference, as a share of the mean, that is worth no further replication.")
 @click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
 @RUNNING
@@ -29,6 +35,9 @@ def compare(
     policies: tuple[str, ...],
     metrics: tuple[str, ...],
     baseline: str | None,
+    best: str | None,
+    probability: float,
+    delta: float,
     out: Path | None,
     overrides: tuple[str, ...],
     seed: int | None,
@@ -45,7 +54,7 @@ def compare(
     policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
     Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
     """
-    from sim.experiment.compare import run_policies
+    from sim.experiment.compare import run_policies, select_best
     from sim.experiment.directory import check_target, comparison_json, save_comparison
     from sim.experiment.policies import named_policies
     from sim.results.compare import compare as evaluate
@@ -56,15 +65,23 @@ def compare(
     chosen = chosen or _default_policies(loaded.raw)
     if baseline is not None:
         baseline = _label(baseline)
-    _check_names(metrics, baseline, chosen)
+    _check_names((*metrics, *([best] if best else [])), baseline, chosen)
     if out is not None:
         check_target(out)
     with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
-        runs = run_policies(
-            loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
-            overrides=overrides, workers=workers, progress=bar,
-        )  # fmt: skip
-    comparison = evaluate(runs, metrics or None, baseline=baseline)
+        runs: dict[str, Any]
+        selection = None
+        if best is None:
+            runs = run_policies(
+                loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
+                overrides=overrides, workers=workers, progress=bar,
+            )  # fmt: skip
+        else:
+            runs, selection = select_best(
+                loaded, chosen, best, probability, delta, metrics=metrics, seed=seed, replications=replications,
+                check=check, overrides=overrides, workers=workers, progress=bar,
+            )  # fmt: skip
+    comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
     if as_json:
         console.as_json(comparison_json(comparison, runs))
     else:
@@ -109,6 +126,6 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
 
 
 def _show(comparison: Any, runs: dict[str, Any]) -> None:
-    from sim.report.overview import comparison_headline, comparison_lines
+    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
 
-    console.lines([comparison_headline(runs), "", *comparison_lines(comparison)])
+    console.lines([comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)])

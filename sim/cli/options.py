@@ -51,6 +51,23 @@ class Whole(click.IntRange):
     name = "whole number"
 
 
+class Share(click.ParamType):
+    """A share above 0 and below 1, written 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        from sim.model.units import parse_fraction
+
+        try:
+            found = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
+        except ValueError:
+            found = 0.0
+        if not 0 < found < 1:
+            self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
+        return found
+
+
 RUNNING = together(
     SET,
     click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed."),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sim.cli import console
-from sim.cli.options import RUNNING, SCENARIO
+from sim.cli.options import RUNNING, SCENARIO, Share
 
 
 @click.command(short_help="Run a scenario and print the figures that matter.")
@@ -18,11 +18,20 @@ from sim.cli.options import RUNNING, SCENARIO
     "--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
     help="Write tables, summary and a picture there.",
 )  # fmt: skip
+@click.option("--metric", "metrics", multiple=True, metavar="NAME",
+              help="A further metric to print, or that of --batch-means or --plan-precision (repeatable).")
+@click.option("--batch-means", "batched", is_flag=True,
+              help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.")
+@click.option("--plan-precision", "precision", type=Share(), metavar="SHARE",
+              help="Say how many replications a precision such as 5% takes, from a pilot of ten (or --replications).")
 @RUNNING
 def run(
     scenario: str,
     policy: str | None,
     out: Path | None,
+    metrics: tuple[str, ...],
+    batched: bool,
+    precision: float | None,
     overrides: tuple[str, ...],
     seed: int | None,
     replications: int | None,
@@ -41,17 +50,27 @@ def run(
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
 
+    _check_metrics(metrics)
     loaded = prepare(scenario, policy, overrides)
+    if precision is not None:
+        _plan(loaded, precision, metrics, batched, out, seed, replications, workers, as_json, quiet)
+        return
+    if batched:
+        _one_run(loaded, replications)
     if out is not None:
         check_target(out)
     with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
         outcome = run_scenario(
-            loaded, seed=seed, replications=replications, check=check, workers=workers, progress=bar
-        )
+            loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers,
+            progress=bar, metrics=metrics,
+        )  # fmt: skip
+    further = _batched(outcome, metrics) if batched else {}
     if as_json:
-        console.as_json(outcome.to_json())
+        console.as_json(_json(outcome, metrics, further))
     else:
-        _show(outcome, loaded)
+        _show(outcome, loaded, () if batched else metrics)
+        if batched:
+            console.lines(["", *further["lines"]])
     from sim.report.overview import remarks
 
     console.warnings(remarks(outcome), quiet)
@@ -59,6 +78,85 @@ def run(
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
         console.note(f"tables and picture: {save(outcome, out)}", quiet)
+
+
+def _check_metrics(metrics: tuple[str, ...]) -> None:
+    """Wrong names are said before the first run."""
+    from sim.results.metrics import metric
+
+    for name in metrics:
+        metric(name)
+
+
+def _plan(
+    scenario: Any, precision: float, metrics: tuple[str, ...], batched: bool, out: Path | None, seed: int | None,
+    replications: int | None, workers: int, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """What a precision of each metric costs."""
+    from sim.errors import UsageError
+    from sim.experiment.precision import PILOT, plan_precision
+    from sim.report.overview import remarks
+    from sim.report.terminal import wrapped
+
+    if batched or out is not None:
+        raise UsageError("--plan-precision only says what a precision costs: it takes neither --batch-means nor --out")
+    plans = []
+    for name in metrics or ("response_mean",):
+        with console.progress(quiet) as bar:
+            plans.append(
+                plan_precision(
+                    scenario, precision, name, pilot=PILOT if replications is None else replications, seed=seed,
+                    workers=workers, progress=bar,
+                )  # fmt: skip
+            )
+    if as_json:
+        console.as_json([plan.to_json() for plan in plans])
+    for number, plan in enumerate(plans if not as_json else []):
+        lines = [line for text in plan.sentences for line in wrapped(text, indent=2)]
+        console.lines(["", *lines] if number else lines)
+    console.warnings(remarks(plans[0].runs), quiet)
+
+
+def _one_run(scenario: Any, replications: int | None) -> None:
+    from sim.errors import UsageError
+
+    if replications is not None and replications > 1:
+        raise UsageError("--batch-means is for one long run; with --replications the intervals are over replications")
+
+
+def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
+    """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
+    from sim.errors import UsageError
+    from sim.report import terminal
+    from sim.results.batch_means import METHOD, candidates
+
+    found, refused, rows = {}, [], []
+    for name in metrics or candidates(outcome):
+        try:
+            interval = outcome.batch_means(name)
+        except UsageError as error:
+            refused.append(str(error))
+            continue
+        text = terminal.several([interval.mean], terminal.units_of(name), [interval.half_width])[0]
+        rows.append([terminal.metric_name(name), text])
+        found[name] = {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "batches": interval.n}
+    if not found:
+        raise UsageError("; ".join(dict.fromkeys(refused)) or "no metric of this run has batch means")
+    first = next(iter(found.values()))
+    head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
+    lines = [head, *terminal.table(rows), *(line for text in refused for line in terminal.wrapped(f"refused: {text}", indent=2))]
+    return {"lines": lines, "json": found}
+
+
+def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = outcome.to_json()
+    if batched:
+        found["batch_means"] = batched["json"]
+    elif metrics and not hasattr(outcome, "column"):
+        from sim.results.result import json_values
+
+        found["summary"] |= json_values(outcome.values(metrics))
+    return found
 
 
 def default_directory(scenario: Any, seed: int | None) -> Path:
@@ -71,12 +169,14 @@ def default_directory(scenario: Any, seed: int | None) -> Path:
     return Path("runs") / f"{folder_name(scenario.name)}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
-def _show(outcome: Any, scenario: Any) -> None:
-    from sim.report.overview import headline, overview
+def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
+    from sim.report.overview import asked, headline, overview
     from sim.report.terminal import wrapped
 
     description = ["", *wrapped(scenario.description)] if scenario.description else []
     console.lines([headline(outcome), *description, "", *overview(outcome)])
+    if metrics:
+        console.lines(["", *asked(outcome, metrics)])
 
 
 def _details(outcome: Any, scenario: Any) -> None:

@@ -32,7 +32,7 @@ def trace() -> None:
 @READING
 @JSON
 def inspect(file: str, form: str, options: tuple[str, ...], verbose: bool, as_json: bool) -> None:
-    """Say what is in a trace: how many tasks, when, how long, which columns."""
+    """Say what is in a trace: how many tasks (or requests), when, how long, which columns."""
     table = read(file, form, options)
     found = contents(table)
     if as_json:
@@ -48,24 +48,37 @@ def inspect(file: str, form: str, options: tuple[str, ...], verbose: bool, as_js
 def validate(file: str, form: str, options: tuple[str, ...], verbose: bool) -> None:
     """Check a trace; every problem is listed with its line."""
     table = read(file, form, options)
-    console.lines([f"{file}: valid; {len(table):,} tasks"])
+    console.lines([f"{file}: valid; {len(table):,} {_rows(table)}"])
     for remark in table.notes:
         console.note(remark)
 
 
-@trace.command(short_help="Write a trace as a plain task table.")
+@trace.command(short_help="Write a trace as a plain table.")
 @READING
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
 def convert(file: str, form: str, options: tuple[str, ...], verbose: bool, target: Path, force: bool) -> None:
-    """Write a trace as a plain task table, CSV or (with the suffix .parquet) Parquet."""
-    from sim.workload.task_table import write
+    """Write a trace as a plain table.
+
+    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
+    which is CSV.
+    """
+    from sim.errors import UsageError
+    from sim.workload.task_table import PARQUET, write
 
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
     table = read(file, form, options)
+    if table.requests and target.suffix.lower() in PARQUET:
+        raise UsageError(f"{target}: a table of requests is written as CSV; name it {target.with_suffix('.csv').name}")
     write(table, target)
-    console.note(f"{target}: {len(table):,} tasks")
+    console.note(f"{target}: {len(table):,} {_rows(table)}")
+    for remark in table.notes:
+        console.note(remark)
+
+
+def _rows(table: TaskTable) -> str:
+    return "requests" if table.requests else "tasks"
 
 
 def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
@@ -109,11 +122,11 @@ def contents(table: TaskTable) -> dict[str, Any]:
     columns = [
         *(name for name, values in labels.items() if values is not None),
         *table.numbers,
-        *(name for name in ("predecessors", "reads", "writes") if getattr(table, name) is not None),
+        *(name for name in ("predecessors", "reads", "writes", "hash_ids") if getattr(table, name) is not None),
     ]
     return {
         "file": table.source,
-        "tasks": len(table),
+        _rows(table): len(table),
         "first_arrival": float(table.arrival.min()),
         "last_arrival": float(table.arrival.max()),
         "classes": _counts(table.class_),
@@ -122,7 +135,25 @@ def contents(table: TaskTable) -> dict[str, Any]:
         "columns": columns,
         "kept_columns": list(table.extra),
         "durations": durations,
-    }
+    } | (_tokens(table) if table.requests else {})
+
+
+def _tokens(table: TaskTable) -> dict[str, Any]:
+    """How long the requests of a trace are, and how much of their prompts others had before."""
+    import numpy as np
+
+    sizes = {}
+    for name in ("prompt_tokens", "output_tokens"):
+        if name in table.extra:
+            values = table.extra[name]
+            quantiles = np.quantile(values, [0, 0.5, 0.95, 1]).tolist()
+            sizes[name] = {"mean": float(values.mean()), **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))}
+    found: dict[str, Any] = {"tokens": sizes}
+    if table.hash_ids is not None and len(table.hash_ids.values):
+        blocks = table.hash_ids.values
+        found["blocks"] = len(blocks)
+        found["repeated_blocks"] = 1 - len(np.unique(blocks)) / len(blocks)
+    return found
 
 
 def _counts(values: Any) -> dict[str, int]:
@@ -137,9 +168,11 @@ def _text(found: dict[str, Any]) -> list[str]:
     from sim.report import terminal
 
     first, last = found["first_arrival"], found["last_arrival"]
-    facts = [["tasks", terminal.count(found["tasks"])], ["arrivals", f"{first:.6g} s to {last:.6g} s"]]
+    rows_are = "requests" if "tokens" in found else "tasks"
+    count = found[rows_are]
+    facts = [[rows_are, terminal.count(count)], ["arrivals", f"{first:.6g} s to {last:.6g} s"]]
     if last > first:
-        facts[-1][1] += f" ({terminal.rate(found['tasks'] / (last - first))})"
+        facts[-1][1] += f" ({terminal.rate(count / (last - first))})"
     classes = found["classes"]
     if classes:
         shown = [f"{name or '(none)'} {number:,}" for name, number in list(classes.items())[:8]]
@@ -151,6 +184,14 @@ def _text(found: dict[str, Any]) -> list[str]:
     facts.append(["columns", ", ".join(found["columns"]) or "none besides arrival and times"])
     if found["kept_columns"]:
         facts.append(["kept columns", ", ".join(found["kept_columns"])])
+    if "blocks" in found:
+        facts.append(["prompt blocks", f"{found['blocks']:,}, {found['repeated_blocks']:.1%} seen before"])
+    if rows_are == "requests":
+        rows = [["", "mean", "min", "p50", "p95", "max"]]
+        for name, numbers in found["tokens"].items():
+            rows.append([name.replace("_", " "), *(f"{value:,.0f}" for value in numbers.values())])
+        sizes = ["", *terminal.table(rows, right=range(1, 6))] if len(rows) > 1 else []
+        return [found["file"], "", *terminal.table(facts), *sizes]
     rows = [["duration", "tasks", "mean", "min", "p50", "p95", "max"]]
     for name, numbers in found["durations"].items():
         values = [numbers[key] for key in ("mean", "min", "p50", "p95", "max")]

@@ -12,12 +12,13 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from sim.model.cluster import DeviceType
-from sim.model.tasks import Task
+from sim.model.tasks import Mode, Task
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
 
-Key = tuple[DeviceType, str]
+Key = tuple[str, str, str]
+"""Kind and name of the device type, and the class: device types themselves are slow to hash."""
 
 
 class Watched(dict[int, Any]):
@@ -35,16 +36,19 @@ class Watched(dict[int, Any]):
     def __setitem__(self, key: int, item: Any) -> None:
         if key not in self:
             self._joins(item)
-        super().__setitem__(key, item)
+        dict.__setitem__(self, key, item)
 
     def __delitem__(self, key: int) -> None:
         self._leaves(self[key])
-        super().__delitem__(key)
+        dict.__delitem__(self, key)
 
     def pop(self, key: int, *default: Any) -> Any:
-        if key in self:
-            self._leaves(self[key])
-        return super().pop(key, *default)
+        item = self.get(key)
+        if item is None:
+            return dict.pop(self, key, *default)
+        self._leaves(item)
+        dict.__delitem__(self, key)
+        return item
 
 
 class Running:
@@ -81,6 +85,10 @@ class Backlog:
         self.simulation = simulation
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
+        self._counted: dict[tuple[str | None, str | None], list[list[Any]]] = {}
+        """Entries of `waiting` that answer to a question, until there are more of them."""
+        self._entries: dict[tuple[Mode, str], list[Any]] = {}
+        """The same by best mode."""
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
         simulation.waiting = Watched(simulation.waiting, self.waits, self.leaves)
@@ -89,18 +97,18 @@ class Backlog:
     # What happens ---------------------------------------------------------------------------------------------
 
     def waits(self, task: Task) -> None:
-        entry = self.waiting.setdefault(self._best(task), [0.0, 0])
+        entry = self._entry(task)
         entry[0] += task.shortest_remaining
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:
         """It waits no longer: it starts, or it is gone."""
-        entry = self.waiting[self._best(task)]
+        entry = self._entry(task)
         entry[1] -= 1
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
 
     def runs(self, launch: Any) -> None:
-        key = launch.placement.mode.type, "" if launch.task is None else launch.task.class_
+        key = _key(launch.placement.mode.type, "" if launch.task is None else launch.task.class_)
         if launch.stages is None and launch.task is not None and len(launch.tasks) == 1 and hasattr(launch, "terms"):
             task = launch.task
             planned = (launch.placement.mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
@@ -119,11 +127,20 @@ class Backlog:
         self.ends(launch)
         self.runs(launch)
 
-    @staticmethod
-    def _best(task: Task) -> Key:
-        modes = task.shape.modes
-        best = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
-        return best.type, task.class_
+    def _entry(self, task: Task) -> list[Any]:
+        """The sums that a waiting task belongs to."""
+        shape = task.shape
+        modes = shape.modes
+        mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+        entry = self._entries.get((mode, task.class_))
+        if entry is None:
+            key = _key(mode.type, task.class_)
+            entry = self.waiting.get(key)
+            if entry is None:
+                entry = self.waiting[key] = [0.0, 0]
+                self._counted.clear()
+            self._entries[(mode, task.class_)] = entry
+        return entry
 
     # Questions ------------------------------------------------------------------------------------------------
 
@@ -140,10 +157,19 @@ class Backlog:
 
     def count(self, kind: str | None, class_: str | None) -> int:
         """Tasks that wait."""
-        return sum(self.waiting[key][1] for key in _matching(self.waiting, kind, class_))
+        counted = self._counted.get((kind, class_))
+        if counted is None:
+            counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
+            self._counted[(kind, class_)] = counted
+        total = 0
+        for entry in counted:
+            total += entry[1]
+        return total
+
+
+def _key(used: DeviceType, class_: str) -> Key:
+    return used.kind, used.name, class_
 
 
 def _matching(keys: Iterable[Key], kind: str | None, class_: str | None) -> list[Key]:
-    return [
-        key for key in keys if (kind is None or kind in (key[0].kind, key[0].name)) and class_ in (None, key[1])
-    ]
+    return [key for key in keys if (kind is None or kind in key[:2]) and class_ in (None, key[2])]

@@ -93,11 +93,13 @@ class Checker:
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        replicas = [] if simulation.serving is None else simulation.serving.replicas
-        for launch in [*simulation.running.values(), *replicas]:
-            mode = launch.placement.mode
+        placements = [launch.placement for launch in simulation.running.values()]
+        if simulation.serving is not None:
+            placements += [replica.placement for replica in simulation.serving.replicas]
+        for placement in placements:
+            mode = placement.mode
             by_node: dict[int, int] = {}
-            for device in launch.placement.devices:
+            for device in placement.devices:
                 by_node[device.node] = by_node.get(device.node, 0) + 1
                 if mode.gpus:
                     share[device.index] = share.get(device.index, 0) + mode.share
@@ -160,6 +162,8 @@ class Checker:
                 continue
             here = places.on(state.device)
             held = sum(launch.placement.mode.gpu_memory for launch in simulation.launches_on(state.device))
+            if simulation.serving is not None and simulation.serving.serves(state.device):
+                continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
             self._require(

@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sim.engine.clock import TIMER, Timer
 from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
 from sim.errors import PolicyError, Problem, ScenarioError
@@ -42,7 +40,10 @@ class Fleet:
         self.watts = self.mode.type.power.busy - self.mode.type.power.idle
         extra = simulation.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
-        self.hashes = extra.get("hash_ids") if service.prefix_block else None
+        self.names = simulation.tasks.hash_ids if service.prefix_block else None
+        recorder = self.recorder
+        self.first_tokens = recorder.first_tokens()
+        self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
         self.numbered = 0
         self.replicas: list[Replica] = []
         """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
@@ -79,7 +80,7 @@ class Fleet:
     def arrived(self, task: Task) -> None:
         row = task.index
         prompt, output = max(1, int(self.prompts[row])), max(1, int(self.outputs[row]))
-        names = () if self.hashes is None else _names(self.hashes[row])
+        names = () if self.names is None else tuple(self.names[row].tolist())
         request = Generation(task, prompt, output, names)
         request.priority = task.priority
         service = self.service
@@ -89,6 +90,7 @@ class Fleet:
             self.simulation.end_task(task, REJECTED, reason)
             return
         self.requests[row] = request
+        self.simulation.iterating += 1
         self._send(request, self.prefillers or self.replicas)
         if service.scaling is not None:
             self._scale()
@@ -102,6 +104,8 @@ class Fleet:
 
     def hand_over(self, request: Generation) -> None:
         """It is prefilled: which replica decodes it?"""
+        assert request.source is not None
+        self.batch[request.row] = request.source.launch
         self._send(request, self.replicas)
 
     def fetch(self, request: Generation, target: Replica) -> None:
@@ -134,18 +138,15 @@ class Fleet:
     def joined(self, request: Generation, replica: Replica) -> None:
         """It is in a replica: for the first time that is its start."""
         row, task = request.row, request.task
-        simulation = self.simulation
         if not request.started:
             request.started = True
-            simulation.iterating += 1
-            del simulation.waiting[row]
             task.state = RUNNING
             self.recorder.start[row] = self.clock._now
             self.recorder.mode[row] = 0
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self.recorder.first_tokens()[request.row] = self.clock._now
+        self.first_tokens[request.row] = self.clock._now
 
     def gave_way(self, request: Generation) -> None:
         self.recorder.detail("preemptions")[request.row] += 1
@@ -156,9 +157,9 @@ class Fleet:
         recorder, row, now = self.recorder, request.row, self.clock._now
         recorder.finish[row] = now
         recorder.status[row] = COMPLETED
-        recorder.detail("batch")[row] = replica.launch
-        recorder.detail("compute")[row] = now - recorder.start[row] - request.paused
-        recorder.detail("energy")[row] = request.seconds * replica.width * self.watts
+        self.batch[row] = replica.launch
+        self.compute[row] = now - recorder.start[row] - request.paused
+        self.energy[row] = request.seconds * replica.width * self.watts
         self.simulation.iterating -= 1
         self.simulation.generated(request.task)
         if self.service.scaling is not None:
@@ -167,7 +168,9 @@ class Fleet:
     def gone(self, task: Task) -> None:
         """A waiting request has lost patience."""
         request = self.requests.pop(task.index, None)
-        if request is not None and request.state == QUEUED and request.replica is not None:
+        if request is not None:
+            self.simulation.iterating -= 1
+            assert request.replica is not None
             request.replica.forget(request)
 
     # Replicas -------------------------------------------------------------------------------------------------
@@ -191,6 +194,8 @@ class Fleet:
             changed = [self._drain(kept)]
         if any(changed):
             self.changed_at = now
+            if wanted < len(kept) - 1 and self.timer.entry < 0:
+                self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
     def _start(self) -> bool:
         """One more: a replica that was to be given up, or a new one that loads the model first."""
@@ -198,9 +203,10 @@ class Fleet:
             if replica.draining:
                 replica.draining = False
                 return True
-        replica = self._new()
-        if replica is None:
+        new = self._new()
+        if new is None:
             return False
+        replica = new
         self.replicas.append(replica)
         began, left = self.clock._now, len(replica.placement.devices)
         replica.loaded = False
@@ -230,7 +236,8 @@ class Fleet:
 
     def rested(self, replica: Replica) -> None:
         """A replica to be given up that has nothing left to do gives its devices back."""
-        if replica.draining and replica.loaded and replica.idle and not replica.stepping and replica in self.replicas:
+        resting = replica.loaded and replica.idle and math.isnan(replica.busy_from)
+        if replica.draining and resting and replica in self.replicas:
             replica.close(self.clock._now, LAUNCH_COMPLETED)
             self.replicas.remove(replica)
             self.simulation.capacity.give(replica.placement, replica)
@@ -253,14 +260,20 @@ class Fleet:
     def close(self, end: float) -> None:
         """Write down what is under way at the end of the run."""
         for replica in [*self.prefillers, *self.replicas]:
-            launch = replica.launch
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
-            for request in replica.members:
-                self.recorder.detail("batch")[request.row] = launch
         for request in self.requests.values():
-            if request.started and request.replica is not None:
-                seconds = request.replica.part_of(request)
-                self.recorder.detail("energy")[request.row] = seconds * request.replica.width * self.watts
+            if request.started:
+                self._cut_off(request, end)
+
+    def _cut_off(self, request: Generation, end: float) -> None:
+        """What the end of the run leaves of a request that has begun."""
+        replica, row = request.replica, request.row
+        assert replica is not None
+        if replica.launch >= 0:
+            self.batch[row] = replica.launch
+        paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
+        self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
+        self.energy[row] = replica.part_of(request) * replica.width * self.watts
 
     def boundary(self) -> None:
         if self.simulation.checker is not None:
@@ -268,11 +281,6 @@ class Fleet:
 
     def illegal(self, what: str) -> PolicyError:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
-
-
-def _names(value: Any) -> tuple[Any, ...]:
-    """The names of a prompt's blocks, from a cell that may be missing."""
-    return tuple(value) if isinstance(value, list | tuple | np.ndarray) else ()
 
 
 class Serving:
@@ -287,6 +295,14 @@ class Serving:
 
     def arrived(self, task: Task) -> None:
         self.fleets[task.shape].arrived(task)
+
+    def waiting(self, row: int) -> Task | None:
+        """The request of that row, if it waits for its first step."""
+        for fleet in self.fleets.values():
+            request = fleet.requests.get(row)
+            if request is not None and not request.started:
+                return request.task
+        return None
 
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():

@@ -18,7 +18,7 @@ from sim.engine.clock import FINISH, TIMER, Timer
 from sim.engine.links import Links
 from sim.engine.prefix import PrefixCache
 from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED, LAUNCH_RUNNING
+from sim.model.record import LAUNCH_COMPLETED
 from sim.model.tasks import Task
 
 if TYPE_CHECKING:
@@ -314,9 +314,10 @@ class Replica(Timer):
 
     def blocks_for(self, request: Generation) -> int:
         """With the block for its next token, where it need not be prefilled."""
-        names = 0 if self.cache is None or not request.left else self._found(request)
-        shared = names * self.cache.each if self.cache is not None else 0
-        return self.blocks_of(request.prompt + request.made) - shared
+        blocks = -(-(request.prompt + request.made) // self.block)
+        if self.cache is None or not request.left:
+            return blocks
+        return blocks - self._found(request) * self.cache.each
 
     def cached(self, request: Generation) -> int:
         return 0 if self.cache is None else self._found(request) * self.cache.tokens
@@ -333,7 +334,7 @@ class Replica(Timer):
     def _give_back(self, request: Generation) -> None:
         """Blocks of a member that leaves; its own count is that of `_stored` tokens."""
         tokens = request.prompt + request.made if request.state == PREFILLING else self._stored(request)
-        self.free += self.blocks_of(tokens) - request.shared
+        self.free += -(-tokens // self.block) - request.shared
         if self.cache is not None and request.cached:
             self.free += self.cache.release(request.cached) * self.cache.each
             request.cached, request.shared = (), 0
@@ -391,7 +392,7 @@ class Replica(Timer):
         while self.decoding and self.residues[(1 - self.steps) % self.block] > self.free:
             lag += self._preempt()
             gave_way = True
-        if self.loaded and not (gave_way and self._members):
+        if self.waiting and not (gave_way and self._members):
             lag += self._join()
         if not self._members:
             self._rest()
@@ -453,7 +454,8 @@ class Replica(Timer):
             if self.size >= service.max_sequences:
                 break
             growth = self.residues[(1 - self.steps) % self.block]
-            if self.blocks_for(request) + growth > self.free - self._idle_of(request):
+            room = self.free if self.cache is None else self.free - self._idle_of(request)
+            if self.blocks_for(request) + growth > room:
                 break
             if not self.fleet.call(self.policy.admits, self, request):
                 break
@@ -464,7 +466,8 @@ class Replica(Timer):
     def _idle_of(self, request: Generation) -> int:
         """Free blocks that are so no longer once the request uses what lies in them."""
         cache = self.cache
-        if cache is None or not request.left:
+        assert cache is not None
+        if not request.left:
             return 0
         return cache.each * sum(name in cache.idle for name in request.hashes[: self._found(request)])
 
@@ -487,7 +490,7 @@ class Replica(Timer):
             return self._copying(blocks, up=True)
         tokens = request.prompt + request.made
         known = 0 if self.cache is None else self._hold_prefix(request)
-        self._take(self.blocks_of(tokens) - request.shared)
+        self._take(-(-tokens // self.block) - request.shared)
         request.left = max(1, tokens - known)
         request.state = PREFILLING
         self.prefilling.append(request)
@@ -527,8 +530,8 @@ class Replica(Timer):
 
     def _preempt(self) -> float:
         """One member gives way; seconds of copying that this takes."""
-        request = self.fleet.call(self.policy.victim, self)
-        if self._members.get(request.row) is not request:
+        request: Generation = self.fleet.call(self.policy.victim, self)
+        if request not in self._members.values():
             raise self.fleet.illegal(f"lets {request} give way, which is no member")
         lag = 0.0
         if request.state == DECODING:
@@ -584,11 +587,11 @@ class Replica(Timer):
         self.period += 1
 
     def close(self, end: float, outcome: int) -> None:
-        """The last rows: the devices are given back, or the run is over."""
+        """The last row: the devices are given back, or the run is over."""
         if not math.isnan(self.busy_from):
             if self.stepping:
                 self._count_part(end)
-            self._write(LAUNCH_RUNNING, end)
+            self._write(outcome, end)
         elif end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)

@@ -328,5 +328,3 @@ class Pipeline:
         up = mode.upload.of(size) + (path.latency + bytes_in / path.rate_up if bytes_in else 0.0)
         down = mode.download.of(size) + (path.latency + bytes_out / path.rate_down if bytes_out else 0.0)
         return BatchTimes(up, launch.planned, down)
-
-

@@ -137,7 +137,8 @@ class Recorder:
         """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
         rows = self._launches
         names = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
-        for name, value in zip(names, (number, task, members, 0, place, outcome, *times, busy, energy, 0.0), strict=True):
+        values = (number, task, members, 0, place, outcome, *times, busy, energy, 0.0)
+        for name, value in zip(names, values, strict=True):
             rows[name].append(value)
         self.batched = True
 
@@ -301,8 +302,10 @@ class Recorder:
     ) -> np.ndarray | None:
         if "energy" not in detail:
             return None
-        energy = detail["energy"].copy()
         plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
+        if not len(plain):
+            return detail["energy"]
+        energy = detail["energy"].copy()
         energy[plain] = (finish - start)[plain] * self._width(plain, mode) * self._watts(plain, mode)
         return energy
 

@@ -76,7 +76,10 @@ class Sliced(_Queue):
 
     def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
         super().__init__(number, service, tasks, clock, random, alone)
-        self.times = np.ascontiguousarray(tasks.arrival[service.rows]) + service.request_delay
+        rows = service.rows
+        all_of_them = len(rows) == len(tasks.arrival)
+        times = np.ascontiguousarray(tasks.arrival if all_of_them else tasks.arrival[rows])
+        self.times = times + service.request_delay if service.request_delay else times
         self.head_at = 0
         self._front: list[float] = []
         """Arrivals from `_front_at` on, to tell those of the oldest."""

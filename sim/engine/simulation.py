@@ -21,8 +21,8 @@ from sim.engine.checks import Checker
 from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.engine.complaints import deadlock, malformed, raised, state_of
 from sim.engine.devices import Devices
-from sim.engine.fleet import Serving
 from sim.engine.faults import FaultInjector
+from sim.engine.fleet import Serving
 from sim.engine.launch import COMPUTE, Launch, Terms
 from sim.engine.launcher import Launcher
 from sim.engine.links import Links
@@ -50,6 +50,7 @@ from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Stopping, 
 from sim.policy.batching import BatchReport, Counter
 from sim.policy.contract import (
     Accept,
+    Admission,
     Decision,
     Defer,
     Drop,
@@ -181,6 +182,8 @@ class Simulation:
             for queue, policy in zip(self.queues, batching, strict=True):
                 self.call(policy.begin, queue, self.view)
         self.call(scheduler.begin, self.view)
+        if not _inert(self.admission, "begin"):
+            self.call(self.admission.begin, self.view)
 
     def _hooks(self) -> None:
         """Hooks that a policy does not override are not called."""
@@ -189,6 +192,10 @@ class Simulation:
         self._on_ready: Any = None if kind.ready is Scheduler.ready else self.scheduler.ready
         if self.queues:
             self._on_ready = self._join_queue
+        asked = self.admission
+        self._ask = None if asked is None else asked.admit
+        self._admitted_finished = None if _inert(asked, "finished") else asked.finished
+        self._admitted_gone = None if _inert(asked, "gone") else asked.gone
 
     def _quick_modes(self) -> frozenset[Any]:
         """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
@@ -330,17 +337,22 @@ class Simulation:
 
     def _admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
-        if self.admission is not None:
-            answer = self.call(self.admission.admit, task, self.view)
-            if isinstance(answer, Reject):
-                self.end_task(task, REJECTED, str(answer.reason))
-                return
-            if isinstance(answer, Defer):
-                self._defer(task, answer.until)
-                return
+        if self._ask is not None:
+            try:
+                answer = self._ask(task, self.view)
+            except HetsimError:
+                raise
+            except Exception as error:
+                raise raised(self, error, "admit") from error
             if isinstance(answer, Accept):
                 if answer.modes is not None:
                     self._redirect(task, answer.modes)
+            elif isinstance(answer, Reject):
+                self.end_task(task, REJECTED, str(answer.reason))
+                return
+            elif isinstance(answer, Defer):
+                self._defer(task, answer.until)
+                return
             else:
                 raise self.illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
         if self.patience is not None and task.expires < math.inf:
@@ -463,6 +475,9 @@ class Simulation:
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise self.illegal(f"admission redirects {task} to modes {positions}, which it does not have")
+        if task.shape in self._queue_of or (self.serving is not None and task.shape in self.serving.fleets):
+            what = "but it is a request, and a batch runs in one mode, whoever is in it"
+            raise self.illegal(f"admission redirects {task} to modes {positions}, {what}; answer Accept() or Reject")
         task.allowed = positions
 
     def _expire(self, row: int) -> None:
@@ -905,8 +920,8 @@ class Simulation:
         self._settled = self.decisions
         if self._on_finished is not None:
             self.call(self._on_finished, task)
-        if self.admission is not None:
-            self.call(self.admission.finished, task)
+        if self._admitted_finished is not None:
+            self.call(self._admitted_finished, task)
         if self._linked:
             self._after(task)
         if self._wake_on != "ready":
@@ -919,8 +934,8 @@ class Simulation:
         task.state = ENDED
         self.ended += 1
         self._settled = self.decisions
-        if self.admission is not None:
-            self.call(self.admission.finished, task)
+        if self._admitted_finished is not None:
+            self.call(self._admitted_finished, task)
         if self._linked:
             self._after(task)
         if not self.running and not self.waiting and not self.iterating:
@@ -960,6 +975,8 @@ class Simulation:
             self.ended += 1
             if fleet is None and not (self.queues and task.shape in self._queue_of):
                 self.call(self.scheduler.gone, task)
+            if self._admitted_gone is not None:
+                self.call(self._admitted_gone, task)
             if self.places.items:
                 self.places.ended(task)
             if self.graph is not None:
@@ -996,3 +1013,8 @@ class Simulation:
 
     def illegal(self, what: str) -> PolicyError:
         return PolicyError(f'policy "{self.input.policy}" {what} (t = {self.clock._now:g} s)')
+
+
+def _inert(policy: Any, hook: str) -> bool:
+    """Has a policy nothing to do in a hook?"""
+    return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))

@@ -21,6 +21,7 @@ from sim.policy.contract import PlacementRule
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
+    from sim.policy.batching import RequestQueue
 
 
 Engine = Literal["stream", "upload", "compute", "download"]
@@ -81,6 +82,10 @@ class EngineView:
     @property
     def releases(self) -> int:
         return self._capacity.releases
+
+    @property
+    def launches(self) -> int:
+        return self._simulation.last_launch
 
     @property
     def steady(self) -> bool:
@@ -433,6 +438,13 @@ class EngineView:
     @property
     def waiting_count(self) -> int:
         return len(self._simulation.waiting)
+
+    @property
+    def oldest(self) -> Task | None:
+        return next(iter(self._simulation.waiting.values()), None)
+
+    def queue_of(self, task: Task) -> RequestQueue | None:
+        return self._simulation._queue_of.get(task.shape)
 
     def free(self, kind: str) -> float:
         return sum(self.free_on(node.index, kind) for node in self._capacity.nodes)

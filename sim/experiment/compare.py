@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
+    from sim.results.selection import Selection
     from sim.scenario.scenario import Overrides, Scenario
 
 Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
@@ -33,22 +34,65 @@ def compare(
     overrides: Overrides = (),
     workers: int = 1,
     progress: Progress | None = None,
+    best: str | None = None,
+    probability: float = 0.95,
+    delta: float = 0.01,
 ) -> Comparison:
     """Which policy is better, and by how much: a table, paired differences, and sentences that say so.
 
     policies: names, mappings or classes as in `run`, or a mapping of labels to these.
     metrics: those compared; without them the common ones that are defined here.
     baseline: the label with which every other is compared; without it every pair is.
+    best: a metric by which to select the best policy with the stated `probability`, unless another is within `delta`
+        (a share of the mean) of it: as many replications are made as that takes (`sim.results.selection`), at
+        least those asked for (without: 10).  The result is in `Comparison.selection`.
     The other parameters are those of `run`.
     """
     from sim.results.compare import compare as evaluate
 
     names = None if metrics is None else list(metrics)
-    runs = run_policies(
+    if best is not None:
+        runs, found = select_best(
+            scenario, policies, best, probability, delta, metrics=names or (), seed=seed, replications=replications,
+            check=check, overrides=overrides, workers=workers, progress=progress,
+        )  # fmt: skip
+        return evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
+    plain = run_policies(
         scenario, policies, metrics=names or (), seed=seed, replications=replications, check=check,
         overrides=overrides, workers=workers, progress=progress,
     )  # fmt: skip
-    return evaluate(runs, names, baseline=baseline, confidence=confidence)
+    return evaluate(plain, names, baseline=baseline, confidence=confidence)
+
+
+def select_best(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    policies: Policies,
+    best: str,
+    probability: float = 0.95,
+    delta: float = 0.01,
+    *,
+    metrics: Iterable[str] = (),
+    seed: int | None = None,
+    replications: int | Mapping[str, Any] | None = None,
+    check: bool = False,
+    overrides: Overrides = (),
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Replications], Selection]:
+    """The best policy by one metric, and the runs that showed it, by label; see `compare`.
+
+    `replications`: those of the first stage.
+    """
+    from sim.experiment.selection import run_selection
+
+    if isinstance(replications, Mapping):
+        raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
+    values = named_policies(policies)
+    cases = [Case(label, prepare(scenario, value, overrides), seed) for label, value in values.items()]
+    return run_selection(
+        cases, best, probability, delta, first=replications, check=check, metrics=metrics, workers=workers,
+        progress=progress,
+    )  # fmt: skip
 
 
 def run_policies(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
+    from sim.results.selection import Selection
     from sim.scenario.scenario import Overrides, Scenario
 
 PICTURE = "picture.png"
@@ -172,7 +173,13 @@ def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replicat
         "differences": differences,
         "winners": comparison.winners,
         "sentences": comparison.sentences,
+        **({"selection": _selection(comparison.selection)} if comparison.selection is not None else {}),
     }
+
+
+def _selection(found: Selection) -> dict[str, Any]:
+    keys = ("metric", "probability", "delta", "best")
+    return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications:
@@ -235,6 +242,7 @@ def _load_replications(folder: Path) -> Replications:
             runs.add_values({str(name): value for name, value in row.items()})
         runs.name, runs.policy, runs.seed = about["name"], about["policy"], about["seed"]
         runs.warnings = list(about["warnings"])
+        runs.remarks = list(about.get("remarks", ()))
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UsageError(f"{folder} is not a directory of replications: {problem}") from None
     runs.results.append(Result.load(folder / FIRST))
@@ -263,6 +271,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
         "replications": len(outcome),
         "policy": outcome.policy,
         "warnings": outcome.warnings,
+        "remarks": outcome.remarks,
         "versions": versions(),
     }
     _write_json(folder / MARK, about)

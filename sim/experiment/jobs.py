@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from sim import registry
 from sim.errors import RunError, UsageError
+from sim.scenario.schema import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sim.engine.simulation import Simulation
     from sim.results.replications import Replications
     from sim.results.result import Result
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], None]
 """Told the share of all work that is done, 0 to 1."""
-
-LEAST_FOR_PRECISION = 5
-"""Replications before a precision is believed: with fewer, narrow intervals come about by chance."""
 
 POLL = 0.2
 """Seconds between two reports of progress."""
@@ -41,11 +41,12 @@ _GUARD = 'A script that asks for workers needs its own code under `if __name__ =
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with its policy, under a label; `seed` in place of the scenario's."""
+    """A scenario with its policy, under a label; `seed` and `warmup` (s) in place of the scenario's."""
 
     label: str
     scenario: Scenario
     seed: int | None = None
+    warmup: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,42 @@ class Amount:
     confidence: float = 0.95
 
     def enough(self, runs: Replications) -> bool:
+        """Is the precision reached?  Never by an interval that is not defined."""
         if self.precision is None or len(runs) < LEAST_FOR_PRECISION:
             return False
-        interval = runs.interval(self.metric, self.confidence)
-        return interval.half_width <= self.precision * abs(interval.mean)
+        return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
+
+    def remark(self, runs: Replications) -> tuple[str, bool]:
+        """What to say of the precision asked for, and whether it is a warning."""
+        assert self.precision is not None
+        wanted = f"± {100 * self.precision:g} %"
+        level = f"{100 * self.confidence:g} % interval of {self.metric}"
+        found = runs.relative_half_width(self.metric, self.confidence)
+        if runs.identical:
+            return f"no precision of {self.metric} after {len(runs)} replications: nothing is random here", True
+        if found <= self.precision:
+            said = f"precision: {level} is ± {100 * found:.2g} % after {len(runs)} replications ({wanted} asked for)"
+            return said, False
+        if not math.isfinite(found):
+            said = f"precision not reached after {len(runs)} replications ({wanted} asked for)"
+            return f"{said}: the {level} is not defined", True
+        needed = math.ceil(len(runs) * (found / self.precision) ** 2)
+        return (
+            f"precision not reached: {level} is ± {100 * found:.2g} % after {len(runs)} replications, the most allowed "
+            f"({wanted} asked for); about {needed:,} would do, or longer runs"
+        ), True
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker sends back: numbers, not tables.  `values` is None where the run failed."""
+    """What a worker sends back: numbers, not tables.  `values` is None where the run failed.
+
+    `series`: arrivals and responses, of a run that only looks for the warm-up.
+    """
 
     values: dict[str, float] | None
     warnings: list[str] = field(default_factory=list)
+    series: tuple[np.ndarray, np.ndarray] | None = None
 
 
 def run_cases(
@@ -89,13 +114,17 @@ def run_cases(
     amounts = [_amount(case.scenario, replications) for case in cases]
     further = list(metrics)
     further += [amount.metric for amount in amounts if amount.precision is not None and amount.metric not in further]
-    watch = _Watch(progress, sum(amount.most for amount in amounts))
+    watch = Watch(progress, sum(amount.most for amount in amounts))
     jobs = [(number, replication) for number, amount in enumerate(amounts) for replication in range(amount.most)]
-    with watch, _runner(cases, jobs, check, further, workers, watch) as fetch:
-        return {
-            case.label: _replicate(case, number, amount, keep, further, fetch, watch)
+    with watch, runner(cases, len(jobs), check, further, workers, watch) as fetch:
+        remarks, warnings = cut_warmup(fetch, [amount.most for amount in amounts])
+        fetch.begin(jobs)
+        found = {
+            case.label: _replicate(number, amount, keep, further, fetch)
             for number, (case, amount) in enumerate(zip(cases, amounts, strict=True))
         }
+    tell_all(found.values(), remarks, warnings)
+    return found
 
 
 def _amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
@@ -120,36 +149,93 @@ def _amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) ->
     return Amount(wanted)
 
 
-def _replicate(
-    case: Case, number: int, amount: Amount, keep: bool, metrics: list[str], fetch: Fetch, watch: _Watch
-) -> Result | Replications:
-    """All replications of one case, taken in order."""
+def tell_all(found: Iterable[Result | Replications], remarks: list[str], warnings: list[str]) -> None:
+    """What was said of all cases together, beside the figures of each."""
     from sim.results.replications import Replications
 
-    # The first run stays whole: it is shown, drawn and explained for all.
-    first = simulate(case, 0, check=fetch.check, watch=watch)
-    watch.finished()
+    for outcome in found:
+        if isinstance(outcome, Replications):
+            outcome.remarks[:0] = remarks
+            outcome.warnings += warnings
+
+
+def cut_warmup(fetch: Fetch, most: list[int]) -> tuple[list[str], list[str]]:
+    """Where `warmup: auto` is asked for, finds the cut, sets it for all such cases, and tells it.
+
+    It costs a pilot of at most `PILOT` replications of each, which are then made again.  Policies that are compared
+    share the longest of their cuts, so that they are measured over the same tasks.
+    """
+    from sim.results.warmup import LEAST, PILOT, WarmupSeries
+
+    numbers = [number for number, case in enumerate(fetch.cases) if case.scenario.model.warmup == "auto"]
+    if not numbers:
+        return [], []
+    pilots = {number: min(PILOT, most[number]) for number in numbers}
+    if min(pilots.values()) < LEAST:
+        raise UsageError(
+            f"warmup: auto takes the mean across replications, at least {LEAST} of them: ask for more "
+            "(replications: 10, or --replications 10), or give the warm-up as a time (warmup: 1 h)"
+        )
+    fetch.watch.skipped(-sum(pilots.values()))
+    fetch.begin([(number, replication) for number in numbers for replication in range(pilots[number])], series=True)
+    cuts = []
+    for number in numbers:
+        series = WarmupSeries()
+        for replication in range(pilots[number]):
+            outcome = fetch(number, replication)
+            assert outcome.series is not None
+            series.add(*outcome.series)
+            fetch.watch.finished()
+        cuts.append(series.cut)
+    longest = max(cuts, key=lambda cut: cut.time)
+    for number in numbers:
+        fetch.cases[number] = replace(fetch.cases[number], warmup=longest.time)
+    remark = longest.sentence + (", the longest of those compared" if len(numbers) > 1 and longest.tasks else "")
+    return [remark], [longest.warning] if longest.near_half else []
+
+
+def _replicate(
+    number: int, amount: Amount, keep: bool, metrics: list[str], fetch: Fetch
+) -> Result | Replications:
+    """All replications of one case, taken in order."""
+    first = simulate(fetch.cases[number], 0, check=fetch.check, watch=fetch.watch)
+    fetch.watch.finished()
     if amount.most == 1:
         return first
-    runs = Replications([first], metrics, keep=keep)
-    if not keep:
-        runs.results.append(first)
+    runs = begun(first, metrics, keep)
     for replication in range(1, amount.most):
         if amount.enough(runs):
-            watch.skipped(amount.most - replication)
+            fetch.watch.skipped(amount.most - replication)
             break
         if keep:
-            runs.add(simulate(case, replication, check=fetch.check, watch=watch))
+            runs.add(simulate(fetch.cases[number], replication, check=fetch.check, watch=fetch.watch))
         else:
-            outcome = fetch(number, replication)
-            assert outcome.values is not None
-            runs.add_values(outcome.values)
-            runs.warnings += [f"replication {replication}: {warning}" for warning in outcome.warnings]
-        watch.finished()
+            take(runs, fetch(number, replication), replication)
+        fetch.watch.finished()
+    if amount.precision is not None:
+        text, warns = amount.remark(runs)
+        (runs.warnings if warns else runs.remarks).append(text)
     return runs
 
 
-def simulate(case: Case, replication: int, *, check: bool = False, watch: _Watch | None = None) -> Result:
+def begun(first: Result, metrics: list[str], keep: bool = False) -> Replications:
+    """Replications with the first run, which stays whole: it is shown, drawn and explained for all."""
+    from sim.results.replications import Replications
+
+    runs = Replications([first], metrics, keep=keep)
+    if not keep:
+        runs.results.append(first)
+    return runs
+
+
+def take(runs: Replications, outcome: Outcome, replication: int) -> None:
+    """One more replication."""
+    assert outcome.values is not None
+    runs.add_values(outcome.values)
+    runs.warnings += [f"replication {replication}: {warning}" for warning in outcome.warnings]
+
+
+def simulate(case: Case, replication: int, *, check: bool = False, watch: Watch | None = None) -> Result:
     """One run.  A RunError carries the tables up to then as `result`."""
     from sim.engine.simulation import Simulation
     from sim.results.result import Result
@@ -163,7 +249,11 @@ def simulate(case: Case, replication: int, *, check: bool = False, watch: _Watch
         "policy": scenario.policies.label,
         "scenario": scenario.to_yaml(absolute_paths=True),
     }
-    simulation = Simulation(scenario.build(seed, replication), check=check)
+    run = scenario.build(seed, replication)
+    if case.warmup is not None:  # found after the scenario was written: the saved one says how long it was
+        run.warmup = case.warmup
+        about["scenario"] = scenario.to_yaml(absolute_paths=True, warmup=f"{case.warmup!r} s")
+    simulation = Simulation(run, check=check)
     if watch is not None:
         watch.simulation = simulation
     try:
@@ -179,10 +269,15 @@ def simulate(case: Case, replication: int, *, check: bool = False, watch: _Watch
     return Result(record, **about)
 
 
-def _outcome(case: Case, replication: int, check: bool, metrics: list[str]) -> Outcome:
+def _outcome(
+    case: Case, replication: int, check: bool, metrics: list[str], series: bool, watch: Watch | None = None
+) -> Outcome:
     from sim.results.replications import replication_values
+    from sim.results.warmup import response_series
 
-    result = simulate(case, replication, check=check)
+    result = simulate(case, replication, check=check, watch=watch)
+    if series:
+        return Outcome({}, series=response_series(result))
     return Outcome(replication_values(result, metrics), result.warnings)
 
 
@@ -192,41 +287,61 @@ def _outcome(case: Case, replication: int, check: bool, metrics: list[str]) -> O
 class Fetch:
     """Gives the outcome of a replication of a case: here, made on the spot."""
 
-    def __init__(self, cases: list[Case], check: bool, metrics: list[str], watch: _Watch):
-        self.cases, self.check, self.metrics, self.watch = cases, check, metrics, watch
+    def __init__(self, cases: list[Case], check: bool, metrics: list[str], watch: Watch):
+        self.cases, self.check, self.metrics, self.watch = list(cases), check, metrics, watch
+        self.series = False
+
+    def begin(self, jobs: list[tuple[int, int]], series: bool = False) -> None:
+        """These are wanted next, more or less in this order; with `series` only their arrivals and responses."""
+        self.series = series
+
+    def drop(self, number: int) -> None:
+        """No more of this case."""
 
     def __call__(self, number: int, replication: int) -> Outcome:
-        from sim.results.replications import replication_values
-
-        result = simulate(self.cases[number], replication, check=self.check, watch=self.watch)
-        return Outcome(replication_values(result, self.metrics), result.warnings)
+        return _outcome(self.cases[number], replication, self.check, self.metrics, self.series, self.watch)
 
 
 class FetchFromPool(Fetch):
     """Gives what worker processes made ahead: a few jobs more than there are workers are in flight."""
 
-    def __init__(self, jobs: list[tuple[int, int]], pool: ProcessPoolExecutor, ahead: int, *others: Any):
+    def __init__(self, pool: ProcessPoolExecutor, ahead: int, *others: Any):
         super().__init__(*others)
         self.pool, self.ahead = pool, ahead
-        self.to_submit = iter([job for job in jobs if job[1] > 0])
+        self.place: dict[tuple[int, int], int] = {}
+        self.to_submit: Iterator[tuple[int, int]] = iter(())
+        self.dropped: set[int] = set()
         self.futures: dict[tuple[int, int], Future[Outcome]] = {}
+
+    def begin(self, jobs: list[tuple[int, int]], series: bool = False) -> None:
+        super().begin(jobs, series)
+        wanted = jobs if series else [job for job in jobs if job[1] > 0]  # the first run of each is made here, whole
+        self.place = {job: place for place, job in enumerate(wanted)}
+        self.to_submit = iter(wanted)
         self._submit()
+
+    def drop(self, number: int) -> None:
+        self.dropped.add(number)
+        for job in [job for job in self.futures if job[0] == number]:
+            self.futures.pop(job).cancel()
 
     def _submit(self) -> None:
         while len(self.futures) < self.ahead and (job := next(self.to_submit, None)) is not None:
-            self._send(job)
+            if job[0] not in self.dropped:
+                self._send(job)
 
     def _send(self, job: tuple[int, int]) -> None:
         with _interrupts_held():
-            self.futures[job] = self.pool.submit(_work, *job)
+            self.futures[job] = self.pool.submit(_work, *job, self.cases[job[0]].warmup, self.series)
 
     def __call__(self, number: int, replication: int) -> Outcome:
         # Replications that an earlier case no longer needs make room.
-        for job in [job for job in self.futures if job < (number, replication)]:
+        here = self.place[number, replication]
+        for job in [job for job in self.futures if self.place[job] < here]:
             self.futures.pop(job).cancel()
         while (number, replication) not in self.futures:
             job = next(self.to_submit)
-            if job >= (number, replication):
+            if self.place[job] >= here:
                 self._send(job)
         outcome = self.futures.pop((number, replication)).result()
         self._submit()
@@ -253,10 +368,10 @@ def _interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
-def _runner(
-    cases: list[Case], jobs: list[tuple[int, int]], check: bool, metrics: list[str], workers: int, watch: _Watch
+def runner(
+    cases: list[Case], runs: int, check: bool, metrics: list[str], workers: int, watch: Watch
 ) -> Iterator[Fetch]:
-    workers = min(workers, sum(1 for _, replication in jobs if replication > 0))
+    workers = min(workers, runs - len(cases))
     if workers < 2:
         yield Fetch(cases, check, metrics, watch)
         return
@@ -264,7 +379,7 @@ def _runner(
     # Spawned, not forked: the same on every platform, and no thread of ours is copied in the middle of its work.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_set_up, initargs=(setup,))
     try:
-        yield FetchFromPool(jobs, pool, 2 * workers, cases, check, metrics, watch)
+        yield FetchFromPool(pool, 2 * workers, cases, check, metrics, watch)
     except BrokenProcessPool:
         raise RunError(f"a worker process died (out of memory?); try fewer workers. {_GUARD}") from None
     except RuntimeError as error:
@@ -306,9 +421,10 @@ def _set_up(setup: bytes) -> None:
     _worker.update(cases=cases, check=check, metrics=metrics)
 
 
-def _work(number: int, replication: int) -> Outcome:
+def _work(number: int, replication: int, warmup: float | None, series: bool) -> Outcome:
+    case = replace(_worker["cases"][number], warmup=warmup)
     try:
-        return _outcome(_worker["cases"][number], replication, _worker["check"], _worker["metrics"])
+        return _outcome(case, replication, _worker["check"], _worker["metrics"], series)
     except RunError:
         return Outcome(None)
 
@@ -316,7 +432,7 @@ def _work(number: int, replication: int) -> Outcome:
 # Progress ----------------------------------------------------------------------------------------------------
 
 
-class _Watch:
+class Watch:
     """Reports progress from a thread of its own, so that the engine's loop does not pay for it."""
 
     def __init__(self, progress: Progress | None, runs: int):
@@ -340,7 +456,7 @@ class _Watch:
         while not self._stop.wait(POLL):
             self.progress(self.share())
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         if self.progress is not None:
             self._thread = threading.Thread(target=self._report, daemon=True)
             self._thread.start()

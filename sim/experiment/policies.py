@@ -11,7 +11,7 @@ from sim.errors import ScenarioError, UnknownName, UsageError
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
 
-_BESIDE = ("placement", "admission", "batching")
+_BESIDE = ("placement", "admission", "batching", "routing")
 
 
 def named_policy(policy: PolicyLike) -> tuple[str, Any]:

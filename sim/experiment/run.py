@@ -35,8 +35,8 @@ def run(
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.
     policy: in place of the scenario's whole policy: a name (`"sjf"`, `"sjf + best_fit"`), a mapping as under
         `policy:`, or a scheduler class or order key of your own.
-    seed, replications: in place of the scenario's.  Replications are a number, or {precision, metric, max}:
-        then as many as the precision needs, at least five.
+    seed, replications: in place of the scenario's.  Replications are a number, or {precision, metric, max, confidence}:
+        then as many as the precision needs, at least ten.
     check: verify the simulator's invariants after every round (slower).
     overrides: further values, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; applied after policy.
     metrics: to keep of every replication besides those of the summary.

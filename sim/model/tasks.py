@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.model.cluster import WHOLE, DeviceType
+from sim.model.ragged import Ragged
 
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
 """Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
@@ -165,6 +166,8 @@ class Tasks:
     reads: list[tuple[int, ...]] | None = None
     writes: list[tuple[int, ...]] | None = None
     items: list[Item] = field(default_factory=list)
+    hash_ids: Ragged | None = None
+    """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     """Further columns of the source (tokens, recorded starts, ...), by name; carried into the result."""
 

@@ -208,6 +208,12 @@ class Dispatcher:
 
     def schedule(self, view: View) -> Generator[Decision, None, Wait]:
         """Decisions of this round; the Wait at the end is for the scheduler to yield."""
+        if len(self.counters) == 1:  # nearly always: two lists less a round
+            counter = self.counters[0]
+            if counter.due(view.now, view.releases):
+                while (yield from self._step(counter, view)):
+                    pass
+            return Wait(counter.until, "release", () if counter.count is None else ((counter.queue, counter.count),))
         releases = view.releases
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
@@ -237,7 +243,9 @@ class Dispatcher:
         counter.asked, counter.releases, counter.ended = True, view.releases, queue.over
         counter.until, counter.count = math.inf, None
         if not len(queue):
-            counter.count, counter.asked = 1, False
+            counter.asked = False
+            if not self._full(counter, view):  # else the next arrival changes nothing before a release does
+                counter.count = 1
             return False
         placement = self.place(counter, view)
         if placement is None:
@@ -254,6 +262,12 @@ class Dispatcher:
             raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Linger is expected")
         counter.until, counter.count = answer.until, answer.count
         return False
+
+    @staticmethod
+    def _full(counter: Counter, view: View) -> bool:
+        """Is there surely no room for the next request?"""
+        modes = counter.queue.service.shape.modes
+        return len(modes) == 1 and view.emptiest(modes[0]) is None
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:

@@ -20,7 +20,7 @@ from sim.model.tasks import Item, Mode, Task, Tasks
 if TYPE_CHECKING:
     import numpy as np
 
-    from sim.policy.batching import Counter
+    from sim.policy.batching import Counter, RequestQueue
 
 # Decisions ------------------------------------------------------------------------------------------------
 
@@ -269,12 +269,24 @@ class Admission:
 
     policy_kind: ClassVar[str] = "admission"
 
+    def check(self, problem: PlanProblem) -> None:
+        """Once, when a scenario is built or validated: ScenarioError if it names classes that are not there."""
+
+    def begin(self, view: View) -> None:
+        """Once, before the first event."""
+
     def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
-        """May this task wait?"""
+        """May this task wait?  A task that was deferred is asked about again.
+
+        Requests of a service are answered without `modes`: a batch runs in one mode, whoever is in it.
+        """
         return Accept()
 
     def finished(self, task: Task) -> None:
         """A task completed (for policies that estimate rates)."""
+
+    def gone(self, task: Task) -> None:
+        """A task ended otherwise, admitted or not: rejected, expired, failed."""
 
 
 class Shadow(Protocol):
@@ -306,6 +318,11 @@ class View(Protocol):
     @property
     def releases(self) -> int:
         """How often capacity has come free: as long as it is the same, what fitted nowhere still fits nowhere."""
+        ...
+
+    @property
+    def launches(self) -> int:
+        """How many launches have begun: as long as it and `releases` are the same, the same runs."""
         ...
 
     @property
@@ -392,6 +409,15 @@ class View(Protocol):
 
     @property
     def waiting_count(self) -> int: ...
+
+    @property
+    def oldest(self) -> Task | None:
+        """The waiting task that became ready first."""
+        ...
+
+    def queue_of(self, task: Task) -> RequestQueue | None:
+        """The queue that a request waits in, or will wait in; None where the task is no request."""
+        ...
 
     def waiting(self) -> list[Task]:
         """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""

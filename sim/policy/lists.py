@@ -16,6 +16,7 @@ from sim.policy.contract import (
     Decision,
     OrderKey,
     PlacementRule,
+    Reject,
     Scheduler,
     Start,
     View,
@@ -45,6 +46,7 @@ class ListScheduler(Scheduler):
     order: key of a task, constant while it waits; the least goes first, ties by arrival.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
     discipline: "block": nothing passes a head that does not fit; "skip": whatever fits may start.
+    drop_expired: reject a task that comes to the head of its queue when its deadline has passed.
 
     Under "block" there is one queue.  Under "skip" tasks with equal demands share a shape and a queue, merged at
     their heads; a shape that does not fit is dropped for the round, so nothing is tried twice.
@@ -56,10 +58,12 @@ class ListScheduler(Scheduler):
         order: OrderKey = arrival_order,
         placement: PlacementRule | None = None,
         discipline: Discipline = "block",
+        drop_expired: bool = False,
     ):
         self.order = order
         self.placement = placement
         self.discipline = discipline
+        self.drop_expired = drop_expired
         self.queue = TaskQueue()
         self.by_shape: dict[Shape, TaskQueue] = {}
         self.dispatcher: Dispatcher | None = None
@@ -108,12 +112,16 @@ class ListScheduler(Scheduler):
 
     def start_in_order(self, view: View) -> Generator[Decision, None, Task | None]:
         """Start from the head on until one does not fit: returns that task, or None when the queue is empty."""
-        queue, rule = self.queue, self.placement
+        queue, rule, drop = self.queue, self.placement, self.drop_expired
         head, pop = queue.head, queue.pop
         while True:
             task = head()
             if task is None:
                 return None
+            if drop and task.deadline <= view.now:
+                pop()
+                yield Reject(task, "its deadline passed while it waited")
+                continue
             placement = view.fit(task) if rule is None else rule(task, view)
             if placement is None:
                 return task
@@ -142,10 +150,14 @@ class ListScheduler(Scheduler):
         while heads:
             entry, queue, shape = heads[0]
             task = entry[4]
-            placement = self.place(task, view)
-            if placement is not None:
+            late = self.drop_expired and task.deadline <= view.now
+            placement = None if late else self.place(task, view)
+            if late or placement is not None:
                 queue.pop()
-                yield Start(task, placement)
+                if placement is None:
+                    yield Reject(task, "its deadline passed while it waited")
+                else:
+                    yield Start(task, placement)
                 following = queue.head_entry()
                 if following is None:
                     heappop(heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Outcome = Result | Replications
 
 INFINITE = "∞: unfinished tasks count as +∞"
+OF_PERCENTILES = "of p95: of a replication's 95th percentile"
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
@@ -39,6 +41,9 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
     if shown:
         parts.append(shown)
     parts.append(f"seed {first.seed}")
+    drawn = list(dict.fromkeys(text for text in run.traces if text))
+    if drawn:
+        parts.append(f"open-loop replay of a trace resampled {' and '.join(drawn)}")
     if isinstance(outcome, Replications):
         parts.append(f"{len(outcome)} replications")
     return f"{first.name or 'run'}: " + ", ".join(parts)
@@ -53,7 +58,7 @@ def workload(result: Result) -> str:
     text = f"{number:,} task{'s' if number != 1 else ''}"
     if over <= 0:
         return text + (" at once" if number > 1 else "")
-    demand = offered_load(run, over)
+    demand = 0.0 if run.language else offered_load(run, over)  # requests share a replica's steps
     # Short bursts ask for many times the capacity of the instant in which they come: that says nothing.
     load = f" ({demand:.2g} × capacity)" if 0.005 < demand < 20 else ""
     return f"{text} over {terminal.seconds(over)}{load}"
@@ -124,14 +129,32 @@ def overview(outcome: Outcome) -> list[str]:
     figures = Figures(outcome)
     lines = _distribution(outcome, figures)
     facts = _facts(outcome, figures)
-    return [*lines, "", *terminal.table(facts)] if lines else terminal.table(facts)
+    if lines:
+        lines = [*lines, ""]
+    return [*lines, *terminal.table(facts), *_method(outcome)]
+
+
+def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
+    """A line for each metric that was asked for by name."""
+    figures = Figures(outcome)
+    return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in metrics])
+
+
+def _method(outcome: Outcome) -> list[str]:
+    """What the figures behind ± are, and what was done to the runs."""
+    if not isinstance(outcome, Replications):
+        return []
+    said = list(outcome.remarks)
+    if len(outcome) > 1 and not outcome.identical:
+        said.insert(0, f"± are 95 % intervals for the expectation of one replication's value ({OF_PERCENTILES})")
+    return ["", *(line for text in said for line in terminal.wrapped(text, indent=2))] if said else []
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown; columns mean and percentiles."""
+    """Rows response, wait and slowdown (of language models the times of tokens too); columns mean and percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
-    for name in ("response", "wait", "slowdown"):
+    for name in ("ttft", "tpot", "response", "wait", "slowdown"):
         found = [figures(f"{name}_{column}") for column in columns]
         if all(math.isnan(value) for value, _ in found):
             continue
@@ -201,10 +224,17 @@ def remarks(outcome: Outcome) -> list[str]:
     if not isinstance(outcome, Replications):
         return list(outcome.warnings)
     found = gathered(outcome)
-    if len(outcome) > 1 and identical(outcome):
-        found.append("all replications are identical: nothing in this scenario is random, so intervals say nothing")
+    if outcome.identical:
+        found.append(outcome.without_chance)
+    elif len(outcome) > 1 and outcome.replays:
+        found.append(REPLAYED)
     return found
 
+
+REPLAYED = (
+    "a trace is replayed as it is in every replication: intervals tell only of what is drawn beside it; "
+    "resample: {block: 1 week} or {by: user} at its entry draws the trace too"
+)
 
 _REPLICATION = re.compile(r"^replication (\d+): ")
 _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
@@ -236,12 +266,6 @@ def _range(values: Iterable[float]) -> str:
     return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
 
 
-def identical(runs: Replications) -> bool:
-    """Nothing is random: every replication gave the same."""
-    values = runs.values
-    return bool((values.eq(values.iloc[0]) | values.isna()).all(axis=None))
-
-
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
     """The same of all policies: a line a policy and kind, one for all where nothing is random."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
@@ -250,9 +274,19 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
         for label, run in runs.items()
         for text in (gathered(run) if isinstance(run, Replications) else run.warnings)
     ]
-    if many and all(identical(run) for run in many):
-        found.append("all replications are identical: nothing in this scenario is random, so intervals say nothing")
+    if many and all(run.identical for run in many):
+        found.append(many[0].without_chance)
+    elif any(run.replays for run in many):
+        found.append(REPLAYED)
     return found
+
+
+def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
+    """What was done to the runs that are compared: once where it is the same for all."""
+    said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
+    every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
+    own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]
+    return [line for text in (*every, *own) for line in terminal.wrapped(text, indent=2)]
 
 
 # Comparisons --------------------------------------------------------------------------------------------------
@@ -332,6 +366,13 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _said(comparison: Comparison) -> list[str]:
     """What the pairs show: a line a metric and policy, and what the figures behind ± are."""
+    selected = [] if comparison.selection is None else [
+        line for text in comparison.selection.sentences for line in terminal.wrapped(text, indent=2)
+    ]  # fmt: skip
+    if selected:
+        return [*selected, "", *_said(replace(comparison, selection=None))]
+    if comparison.identical:
+        return ["Nothing here is random: every replication is the same, so these are differences without intervals."]
     if (comparison.pairs["n"] < 2).all() and not any(row.left_out for row in comparison.findings):
         return ["One run of each policy says nothing about chance; --replications 10 would."]
     groups: dict[tuple[str, str], list[Finding]] = {}

@@ -35,6 +35,8 @@ def makespan_bound(run: Measured) -> float:
     if run.count(UNFINISHED) or not run.count(COMPLETED):
         return math.nan
     record, table = run.result.record, run.result.modes
+    if record.input.language:
+        return math.nan  # requests share the steps of a replica: the sum of their times alone bounds nothing
     tasks = record.input.tasks
     chosen = np.flatnonzero(record.status == COMPLETED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]

@@ -21,6 +21,7 @@ from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
+from sim.results.selection import Selection
 from sim.results.statistics import paired_differences, student_interval
 from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
 
@@ -121,6 +122,8 @@ class Comparison:
     against each other one, by metric.  `sentences`: the same for people.
     `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
     of its first run (`sim.results.plans`); else no rows.  `plan_notes`: what a reader must know of them, if anything.
+    `selection`: the best of all with a stated probability, if that was asked for (`sim.results.selection`).
+    `identical`: nothing is random, so that one run of each was compared, however many there are.
     """
 
     table: pd.DataFrame
@@ -130,6 +133,8 @@ class Comparison:
     confidence: float
     plans: pd.DataFrame = field(default_factory=lambda: plans_table({}))
     plan_notes: list[str] = field(default_factory=list)
+    selection: Selection | None = None
+    identical: bool = False
 
     @property
     def metrics(self) -> list[str]:
@@ -137,7 +142,8 @@ class Comparison:
 
     @property
     def sentences(self) -> list[str]:
-        return [finding.sentence for finding in self.findings]
+        selected = [] if self.selection is None else self.selection.sentences
+        return selected + [finding.sentence for finding in self.findings]
 
     def cells(self, metric: str) -> list[str]:
         """The metric of every policy in one unit, each with its interval; ◂ at the winner."""
@@ -192,6 +198,7 @@ def compare(
     *,
     baseline: str | None = None,
     confidence: float = 0.95,
+    selection: Selection | None = None,
 ) -> Comparison:
     """Compare policies (by name) on metrics over the replications they have in common.
 
@@ -205,6 +212,9 @@ def compare(
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     sets = {name: Replications([run]) if isinstance(run, Result) else run for name, run in runs.items()}
+    identical = all(found.identical for found in sets.values())
+    if identical:  # the same number many times over is no evidence
+        sets = {name: found.first for name, found in sets.items()}
     columns = telling_metrics(sets) if metrics is None else {name: _columns(sets, name) for name in metrics}
     policies = list(sets)
     pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
@@ -228,6 +238,8 @@ def compare(
         confidence,
         plans_table(first),
         [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
+        selection,
+        identical,
     )
 
 

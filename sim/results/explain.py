@@ -26,6 +26,7 @@ import pandas as pd
 from sim.errors import UsageError
 from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, Record
 from sim.model.tasks import Mode
+from sim.results import language
 from sim.results.launches import launch_numbers
 from sim.results.modes import ModeTable
 from sim.results.replay import Capacity, Replay
@@ -255,6 +256,8 @@ def _decided(record: Record) -> np.ndarray:
         launch = place[np.maximum(record.batch, 0)]
         member = (record.batch >= 0) & (np.asarray(columns["start"])[launch] == record.start)
         decided = np.where(member, when[launch], decided)
+    requests = language.rows_of(record.input)  # their replica's launches are not theirs alone
+    decided[requests] = record.start[requests]
     return decided
 
 

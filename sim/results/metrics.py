@@ -18,6 +18,7 @@ import pandas as pd
 
 from sim.errors import UnknownName
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
+from sim.results import language
 from sim.results.launches import launches_of
 from sim.results.tables import SLOWDOWN_BOUND, bound_name
 from sim.results.usage import Usage, overlap
@@ -106,7 +107,7 @@ def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
     if above >= len(values):
         return math.inf
     low, high = np.partition(values, sorted({below, above}))[[below, above]]
-    return float(low + (high - low) * (position - below))
+    return float(low if low == high else low + (high - low) * (position - below))
 
 
 def counting(status: int, meaning: str) -> Metric:
@@ -266,6 +267,9 @@ def queue_length_mean(run: Measured) -> float:
     launches = launches_of(record, run.result.modes)
     running = overlap(launches.start, launches.end, run.low, run.high)
     running = running if launches.members is None else running * launches.members
+    if record.input.language:
+        running = running[~language.periods(record, launches.task)]
+        running = np.append(running, overlap(*language.running(record), run.low, run.high).sum())
     return float(there - running.sum()) / run.duration if run.duration > 0 else math.nan
 
 
@@ -280,6 +284,26 @@ def jobs_in_system_mean(run: Measured) -> float:
 
 def _time_in(begin: np.ndarray, finish: np.ndarray, run: Measured) -> float:
     return float(overlap(begin, np.where(np.isnan(finish), run.result.end, finish), run.low, run.high).sum())
+
+
+def output_rate(run: Measured) -> float:
+    """Tokens generated per second of the window, by requests that completed in it."""
+    frame = run.result.tasks
+    if "output_tokens" not in frame or run.duration <= 0:
+        return math.nan
+    finish = frame["finish"].to_numpy()
+    inside = (frame["status"].cat.codes.to_numpy() == COMPLETED) & (finish >= run.low) & (finish <= run.high)
+    return float(np.nansum(frame["output_tokens"].to_numpy()[inside].astype(float)) / run.duration)
+
+
+def of_tokens(metric: Metric, column: str) -> Metric:
+    """A metric of a column that only runs with language models have; elsewhere undefined."""
+
+    def guarded(run: Measured) -> float:
+        return metric(run) if column in run.tasks else math.nan
+
+    guarded.__doc__ = metric.__doc__
+    return guarded
 
 
 def littles_law(result: Result) -> tuple[float, float]:
@@ -342,11 +366,18 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         fragmentation, rho_max, rho_p95, rho_unfair_share, jain,
     ):  # fmt: skip
         found[metric.__name__] = metric
+    for column, meaning in (("ttft", "time from arrival to the first token"), ("tpot", "time per further token")):
+        found |= {name: of_tokens(one, column) for name, one in _statistics(column, meaning).items()}
+    found["output_rate"] = output_rate
     return found
 
 
+TOKENS = (*(f"{column}_{what}" for column in ("ttft", "tpot") for what in ("mean", *QUANTILES, "max")), "output_rate")
+"""Metrics of language models, part of the summary of runs that have some."""
+
 LAZY = frozenset(
     {
+        *TOKENS,
         "makespan_bound", "planned_makespan", "makespan_ratio",
         "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain", "cache_hit_fraction",
     }
@@ -356,7 +387,7 @@ LAZY = frozenset(
 RUN_ONLY = frozenset(
     {
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
-        "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
+        "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
         "rho_max", "rho_p95", "rho_unfair_share", "cache_hit_fraction",
     }
@@ -366,6 +397,7 @@ RUN_ONLY = frozenset(
 HIGHER_IS_BETTER = frozenset(
     {
         "completed", "throughput", "goodput", "goodput_fraction", "slo_attainment", "attainment_admitted", "jain",
+        "output_rate",
     }
 )  # fmt: skip
 NO_DIRECTION = frozenset(

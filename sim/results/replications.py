@@ -22,7 +22,9 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
-    `keep=True`.  Intervals are Student t, for the expectation of a replication's value.
+    `keep=True`.  Intervals are Student t, for the expectation of a replication's value; of replications that are
+    all the same, in which nothing is random, there are none.
+    `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Replications:
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []
+        self.remarks: list[str] = []
         self._further = list(metrics or ())
         self._keep = keep
         self._rows: dict[int, dict[str, float]] = {}
@@ -92,19 +95,65 @@ class Replications:
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
         """The interval for the expectation of a replication's value of the metric."""
         column = self.column(metric)
+        if self.identical:
+            raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
         if len(column.dropna()) < 2:
             raise UsageError(f"an interval for {metric} needs two replications in which it is defined")
         return student_interval(column.to_numpy(), confidence, metric)
+
+    def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
+        """Half-width of the interval / |mean|; infinite where there is no interval."""
+        found = student_interval([row[metric] for row in self._rows.values()], confidence)
+        if math.isnan(found.half_width) or self.identical:
+            return math.inf
+        if found.half_width == 0:
+            return 0.0
+        return found.half_width / abs(found.mean) if found.mean else math.inf
+
+    @property
+    def identical(self) -> bool:
+        """Every one of several replications gave the same: nothing in the scenario is random."""
+        rows = iter(self._rows.values())
+        first = next(rows, None)
+        if first is None or len(self._rows) < 2:
+            return False
+        return all(
+            row.get(name) == value or (math.isnan(value) and math.isnan(row.get(name, math.nan)))
+            for row in rows for name, value in first.items()
+        )  # fmt: skip
+
+    @property
+    def first(self) -> Replications:
+        """The first replication alone."""
+        number = min(self._rows)
+        found = Replications()
+        found.add_values({"replication": number, **self._rows[number]})
+        found.name, found.policy, found.seed = self.name, self.policy, self.seed
+        found.results = [result for result in self.results if result.replication == number]
+        return found
+
+    @property
+    def without_chance(self) -> str:
+        """Why identical replications have no intervals, and what to do about it."""
+        text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
+        return f"{text}. {RESAMPLE}" if self.replays else text
+
+    @property
+    def replays(self) -> bool:
+        """Does a trace come as it was recorded?"""
+        return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property
     def summary(self) -> pd.DataFrame:
         """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined)."""
         rows = {}
+        same = self.identical
         for name, column in self.values.items():
             values = column.to_numpy(dtype=np.float64)
             interval = student_interval(values)
             spread = deviation(values[~np.isnan(values)])
-            rows[name] = (interval.mean, spread, interval.low, interval.high, interval.n)
+            low, high = (math.nan, math.nan) if same else (interval.low, interval.high)
+            rows[name] = (interval.mean, spread, low, high, interval.n)
         frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
         return frame.rename_axis("metric")
 
@@ -140,7 +189,8 @@ class Replications:
         return plots.default(self)
 
     def _title(self) -> str:
-        parts = (self.name or "runs", self.policy, f"seed {self.seed}", f"{len(self)} replications, 95 % intervals")
+        how = "no intervals: all identical" if self.identical else "95 % intervals"
+        parts = (self.name or "runs", self.policy, f"seed {self.seed}", f"{len(self)} replications, {how}")
         return " · ".join(part for part in parts if part)
 
     def _shown(self) -> dict[str, str]:
@@ -149,7 +199,8 @@ class Replications:
         for name in SHOWN:
             found = student_interval(self.column(name).to_numpy()) if name in self.values.columns else None
             if found is not None and not math.isnan(found.mean):
-                shown[name] = several([found.mean], units_of(name), [found.half_width])[0]
+                half = math.nan if self.identical else found.half_width
+                shown[name] = several([found.mean], units_of(name), [half])[0]
         return shown
 
     def __repr__(self) -> str:
@@ -159,6 +210,11 @@ class Replications:
     def _repr_html_(self) -> str:
         return html_table(self._title(), self._shown(), self.warnings[:5])
 
+
+RESAMPLE = (
+    "Replaying one trace has no replications: give its entry resample: {block: 1 week} (blocks of time drawn from "
+    "the trace) or resample: {by: user} (users drawn with replacement)"
+)
 
 _END, _WATTS = "_end", "_watts_at_end"
 _PRIVATE = (_END, _WATTS)

@@ -152,9 +152,16 @@ class Result:
             self._values[name] = float(value) if isinstance(value, np.floating) else value
         return self._values[name]
 
+    @property
+    def names(self) -> list[str]:
+        """The metrics of its summary."""
+        loaded = self.directory is not None
+        tokens = any(name in self._values for name in metrics.TOKENS) if loaded else bool(self.record.input.language)
+        return [*metrics.summary_names(self.bound), *(metrics.TOKENS if tokens else ())]
+
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """Metrics by name; those of the summary if none are named."""
-        chosen = metrics.summary_names(self.bound) if names is None else names
+        chosen = self.names if names is None else names
         return {name: self.metric(name) for name in chosen}
 
     @property
@@ -167,7 +174,7 @@ class Result:
         """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...)."""
         if group not in self.tasks.columns:
             raise UsageError(f'tasks have no column "{group}" to group by; there are {", ".join(self.tasks.columns)}')
-        known = [name for name in metrics.summary_names(self.bound) if name not in metrics.RUN_ONLY]
+        known = [name for name in self.names if name not in metrics.RUN_ONLY]
         chosen = known if names is None else list(names)
         for name in chosen:
             metrics.metric(name, self.bound)
@@ -180,12 +187,21 @@ class Result:
         return pd.DataFrame.from_dict(rows, orient="index", columns=chosen).rename_axis(group)
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """Always refused: one run tells nothing about the spread of its own metrics."""
+        """Always refused: one run tells nothing about the spread of its own metrics; but see `batch_means`."""
         metrics.metric(metric, self.bound)
         raise UsageError(
             f"one run has no interval for {metric}: its tasks depend on one another. "
             "Ask for replications (replications=10, or --replications 10)."
         )
+
+    def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
+        """An interval from this one run, if it is long: of means of batches of tasks, marked as such.
+
+        UsageError with the reason where the run is too short for that, or its batches are correlated.
+        """
+        from sim.results.batch_means import batch_means
+
+        return batch_means(self, metric, batches, confidence)
 
     @cached_property
     def warnings(self) -> list[str]:
@@ -204,7 +220,7 @@ class Result:
             found.append("no task arrived in the window")
         if self.notes.get("optimal") is False:
             gap = self.notes.get("gap")
-            how_far = f": gap {100 * gap:.2g} %" if isinstance(gap, float) else ""
+            how_far = f": gap {100 * gap:.3g} %" if isinstance(gap, float) else ""
             found.append(f"the plan of {self.policy or 'the policy'} is not proven optimal{how_far}")
         return found
 

@@ -15,7 +15,8 @@ from sim.errors import UsageError
 class Interval:
     """A confidence interval for the expectation of a replication's value of one metric (Student t).
 
-    Of a percentile: for the expectation of the replication's percentile.
+    Of a percentile: for the expectation of the replication's percentile.  `method` says whether the n values are of
+    replications or batches of one run (`sim.results.batch_means`).
     """
 
     metric: str
@@ -24,6 +25,7 @@ class Interval:
     high: float
     confidence: float
     n: int
+    method: str = "replications"
 
     @property
     def half_width(self) -> float:
@@ -34,7 +36,8 @@ class Interval:
         return bool(self.low <= value <= self.high)
 
     def __str__(self) -> str:
-        return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({self.confidence:.0%}, n = {self.n})"
+        said = f"n = {self.n}" if self.method == "replications" else f"{self.n} {self.method}"
+        return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({100 * self.confidence:g}%, {said})"
 
 
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
@@ -64,6 +67,20 @@ def student_tail(value: float, freedom: int) -> float:
     from scipy.special import stdtr
 
     return float(stdtr(freedom, -value))
+
+
+def normal_quantile(share: float) -> float:
+    """The quantile of the standard normal distribution."""
+    from scipy.special import ndtri
+
+    return float(ndtri(share))
+
+
+def chi_square_quantile(share: float, freedom: int) -> float:
+    """The quantile of the chi-square distribution."""
+    from scipy.special import gammaincinv
+
+    return 2 * float(gammaincinv(freedom / 2, share))
 
 
 def deviation(values: np.ndarray) -> float:

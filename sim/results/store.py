@@ -35,7 +35,7 @@ MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
-_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch")
+_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token")
 
 
 def versions() -> dict[str, str]:

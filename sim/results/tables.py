@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
-from sim.results.launches import Places, categorical, launch_numbers, launches_of
+from sim.results import language
+from sim.results.launches import Launches, Places, categorical, launch_numbers, launches_of
 from sim.results.modes import ModeTable, exclusive_time
 
 SLOWDOWN_BOUND = 10.0
@@ -80,8 +81,15 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     }
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
-    columns["met_deadline"] = pd.arrays.BooleanArray(completed & (finish <= deadline), np.isnan(deadline))
+    met, having = completed & (finish <= deadline), ~np.isnan(deadline)
+    tokens = language.token_times(record)
+    if tokens:
+        limited, kept = (rows(column) for column in language.limits(record, tokens))
+        met = np.where(limited, kept & (met | ~having), met)
+        having |= limited
+    columns["met_deadline"] = pd.arrays.BooleanArray(met, ~having)
     columns["energy_j"] = rows(_energy(record, table))
+    columns |= {name: rows.copy(values) for name, values in tokens.items()}
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.
         columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))
@@ -163,10 +171,27 @@ def _reasons(record: Record, rows: _Rows) -> Any:
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
     """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally."""
     count = len(record.status)
-    if not table.dynamic_watts.any() and record.launches is None:
+    if not table.dynamic_watts.any() and (record.launches is None or not record.launches["energy"].any()):
         return np.zeros(count)
     launches = launches_of(record, table)
     energy = launches.energy * (1.0 - launches.lost_part)
+    if record.input.language:
+        return _with_requests(record, launches, energy)
+    return _by_launch(record, launches, energy)
+
+
+def _with_requests(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+    """Where replicas of language models are among the launches: their requests' own shares were written down."""
+    periods = language.periods(record, launches.task)
+    found = _by_launch(record, launches, np.where(periods, 0.0, energy))
+    rows = language.rows_of(record.input)
+    found[rows] = 0.0 if record.energy is None else record.energy[rows]
+    return found
+
+
+def _by_launch(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+    """The energy of each launch shared among its members."""
+    count = len(record.status)
     if launches.members is None or record.batch is None:
         return np.bincount(launches.task, weights=energy, minlength=count)
     assert record.launches is not None
@@ -190,4 +215,6 @@ def batch_members(record: Record) -> np.ndarray | None:
     number = launch_numbers(record.launches)
     members = np.ones(int(number.max(initial=0)) + 1, np.int64)
     members[number] = record.launches["members"]
-    return np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
+    found = np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
+    found[language.rows_of(record.input)] = 1
+    return found

@@ -14,6 +14,7 @@ import pandas as pd
 
 from sim.model.cluster import MILLI
 from sim.model.record import Record
+from sim.results import language
 from sim.results.launches import Launches, Places, launches_of
 from sim.results.modes import ModeTable
 
@@ -216,7 +217,12 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
         return np.cumsum(rises - falls)[: len(grid)]
 
     members = None if launches.members is None else launches.members.astype(np.float64)
+    if record.input.language and members is not None:
+        members[language.periods(record, launches.task)] = 0.0  # their requests come and go within
+        grid = np.unique(np.concatenate([grid, *(t[t <= record.end] for t in language.running(record))]))
     running = steps(began, ended, members)
+    if record.input.language:
+        running = running + steps(*language.running(record))
     # Thousandths and millionths are whole numbers, so the sums below are exact.
     cores = np.where(table.on_cpu, table.column(lambda mode: mode.cpus), 0.0)[launches.mode]
     gpus = table.column(lambda mode: mode.gpus * mode.share)[launches.mode]

@@ -156,7 +156,10 @@ def units_of(metric: str) -> tuple[Unit, ...]:
         return PERCENT
     if metric in ("throughput", "goodput"):
         return PER_TIME
-    times = ("response", "wait", "makespan", "planned_makespan", "held", "upload", "compute", "download")
+    if metric == "output_rate":
+        return PER_TIME
+    stages = ("upload", "compute", "download", "held")
+    times = ("ttft", "tpot", "response", "wait", "makespan", "planned_makespan", *stages)
     return SECONDS if metric.startswith(times) and metric != "makespan_ratio" else ((1.0, ""),)
 
 

@@ -20,7 +20,7 @@ from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
-from sim.policy import PlanProblem, Scheduler
+from sim.policy import Admission, PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
 from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
@@ -76,10 +76,14 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
     context.warnings += check_chances(tasks, faults, cluster)
+    context.warnings += hopeless_deadlines(tasks)
     if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
         text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
         raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
-    scheduler.check(PlanProblem(replace(tasks, time=tasks.estimate), cluster))
+    problem = PlanProblem(replace(tasks, time=tasks.estimate), cluster)
+    scheduler.check(problem)
+    if isinstance(admission, Admission):
+        admission.check(problem)
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,
@@ -90,7 +94,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         random=random,
         closed=closed,
         horizon=horizon,
-        warmup=model.warmup,
+        warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
         policy=policies.label,
         services=services,
         batching=batching,
@@ -98,7 +102,27 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         iteration=iteration,
         warnings=context.warnings,
         faults=faults,
+        traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
+
+
+def hopeless_deadlines(tasks: Tasks) -> list[str]:
+    """A warning of tasks whose deadline is nearer than their time alone on any device: how many, and by how much."""
+    if tasks.deadline is None or not len(tasks):
+        return []
+    fastest = np.full(len(tasks), np.inf)
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        fixed = np.array([mode.fixed for mode in shape.modes])
+        if len(rows):
+            fastest[rows] = (tasks.time[rows][:, : len(fixed)] + fixed).min(axis=1)
+    with np.errstate(invalid="ignore"):
+        lacking = fastest - (tasks.deadline - tasks.arrival)
+    late = lacking > 1e-9 * fastest
+    if not late.any():
+        return []
+    number, most = f"{int(late.sum()):,} of {len(tasks):,} tasks", f"{lacking[late].max():.4g} s at most"
+    return [f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"]
 
 
 def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[Any]:

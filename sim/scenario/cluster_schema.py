@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sim.errors import UnknownName
 from sim.model.units import Bytes, BytesPerSecond, Fraction, Seconds, Watts
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole, unknown
+from sim.scenario.profile_files import included
 from sim.workload import roofline
 from sim.workload.roofline import Peak
 
@@ -103,9 +104,15 @@ class Switch(Link):
 
 
 class Pcie(Link):
-    """The way of each accelerator to its host, and the switch it may share."""
+    """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
 
+    profile: str | None = None
     switch: Switch | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, "pcie", cls, info)
 
 
 class Network(Model):

@@ -21,6 +21,7 @@ from sim.scenario.fields import (
     Short,
     unknown,
 )
+from sim.scenario.tokens_schema import Tokens
 from sim.workload import profiles
 from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
 from sim.workload.roofline import Work
@@ -238,6 +239,7 @@ class Demand(Model):
     stopping: Stopping | None = None
     reads: list[Name] | None = None
     writes: list[Name] | None = None
+    tokens: Tokens | None = None
 
     @model_validator(mode="before")
     @classmethod

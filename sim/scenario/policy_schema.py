@@ -16,7 +16,7 @@ from sim.scenario.document import Document, Path_
 from sim.scenario.problems import translate
 
 DEFAULT_SCHEDULER = "fcfs"
-PARTS = ("scheduler", "placement", "admission", "batching")
+PARTS = ("scheduler", "placement", "admission", "batching", "routing")
 
 
 def long_form(policy: Any) -> Any:
@@ -31,7 +31,7 @@ def long_form(policy: Any) -> Any:
     if not isinstance(policy, dict):
         return policy
     if "name" in policy and not set(policy) & {"scheduler"}:
-        outer = {key: policy[key] for key in ("admission", "batching") if key in policy}
+        outer = {key: policy[key] for key in ("admission", "batching", "routing") if key in policy}
         policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
     parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
     scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
@@ -92,10 +92,13 @@ class Policies:
     batching: PolicySpec | None = None
     of_service: dict[int, PolicySpec] = field(default_factory=dict)
     """Batching policies that entries of the workload name for themselves, by their numbers."""
+    routing: PolicySpec | None = None
+    routing_of: dict[int, PolicySpec] = field(default_factory=dict)
+    """Likewise routing policies."""
 
     @property
     def label(self) -> str:
-        parts = [self.scheduler, self.admission, self.batching]
+        parts = [self.scheduler, self.admission, self.batching, self.routing]
         return " + ".join(part.label for part in parts if part is not None)
 
 
@@ -116,25 +119,27 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
             problems += found
-    of_service, found = _of_services(document, base)
-    problems += found
+    of_service, found = _of_services(document, base, "batching")
+    routing_of, more = _of_services(document, base, "routing")
+    problems += found + more
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    return Policies(scheduler, specs.get("admission"), specs.get("batching"), of_service), []
+    admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
+    return Policies(scheduler, admission, batching, of_service, routing, routing_of), []
 
 
-def _of_services(document: Document, base: Path) -> tuple[dict[int, PolicySpec], list[Problem]]:
-    """The batching policies that services name for themselves."""
+def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
+    """The policies of a kind that services name for themselves."""
     entries = document.data.get("workload")
     specs: dict[int, PolicySpec] = {}
     problems: list[Problem] = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         service = entry.get("service") if isinstance(entry, dict) else None
-        value = service.get("batching") if isinstance(service, dict) else None
+        value = service.get(kind) if isinstance(service, dict) else None
         if value is not None:
-            path: Path_ = ("workload", number, "service", "batching")
-            spec, found = _check(document, path, "batching", value, base)
+            path: Path_ = ("workload", number, "service", kind)
+            spec, found = _check(document, path, kind, value, base)
             problems += found
             if spec is not None:
                 specs[number] = spec

@@ -1,4 +1,4 @@
-"""Streams from task tables: rows grouped by what they demand, so that alike tasks share one shape."""
+"""Streams from traces: tasks grouped by what they demand, so that alike ones share a shape; and requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import numpy as np
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode
+from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME
 from sim.scenario.document import Path_
+from sim.scenario.llm_schema import LanguageModel
+from sim.scenario.resample import FEW, by_block, by_user
+from sim.scenario.served import Served
+from sim.scenario.served_llm import ServedLanguage
 from sim.scenario.streams import Context, Stream, estimate_error, relative_deadline, stopping_of, unfit, users_of
 from sim.scenario.workload_schema import Entry
 from sim.workload.traces import TaskTable
@@ -23,20 +28,28 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
     if table.estimates and entry.estimates is not None:
         raise context.fail((*path, "estimates"), "the table has estimates of its own; give them once")
+    served = _served(entry, name, path, table, context)
     context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)
-    shape, time, estimate = _ways(entry, path, table, kept, context)
+    kept, again, copies = _resampled(entry, name, path, table, kept, context)
+    if served is None:
+        shape, time, estimate = _ways(entry, path, table, kept, context)
+    else:
+        shape, time, estimate = _requests(entry, served, table, kept, context)
     n = len(kept)
-    arrival = _arrival(entry, name, path, table, kept, context)
+    arrival = _arrival(entry, name, path, table, kept, context) if again is None else again
     stream = Stream(name, path, arrival, shape, time, estimate)
+    stream.resampled = None if entry.arrivals is not None else described(entry)
     random = context.random
     error = None if table.estimates else estimate_error(entry, n, random.stream("estimates", name))
     if error is not None:
         stream.estimate = time * error[:, np.newaxis]
-    stream.id = None if table.id is None else table.id[kept]
+    stream.id = _ids_of(table, kept, entry.resample is not None)
     stream.class_code, stream.classes = _codes(table.class_, kept, entry.class_ or name)
     if table.user is not None:
         stream.user_code, stream.users = _codes(table.user, kept, entry.user or "")
+        if copies is not None:
+            _copied_users(stream, copies)
     else:
         stream.user_code, stream.users = users_of(entry, n, random.stream("users", name))
     stream.priority = _column(table, "priority", kept, entry.priority, 0.0)
@@ -65,7 +78,40 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
         elif given_names:
             setattr(stream, key, [tuple(given_names)] * n)
     stream.extra = {key: values[kept] for key, values in table.extra.items()}
+    if served is not None:
+        stream.extra |= served.extra
+        stream.hash_ids = None if table.hash_ids is None else table.hash_ids.take(kept)
+        served.finish(stream, entry)
     return stream
+
+
+def _served(
+    entry: Entry, name: str, path: Path_, table: TaskTable, context: Context
+) -> Served | ServedLanguage | None:
+    """What serves the requests of the table; None if its rows are tasks with times of their own."""
+    if table.requests and entry.service is None:
+        text = "says when requests came, not what they take: add a service: to this entry"
+        raise context.fail((*path, "trace"), f"the trace {table.source} {text}")
+    if not table.requests and entry.service is not None:
+        text = "are tasks with times of their own; a service serves the requests of arrivals, or of a trace of requests"
+        raise context.fail((*path, "service"), f"the rows of {table.source} {text} (hetsim list traces)")
+    if isinstance(entry.service, LanguageModel):
+        return ServedLanguage(entry.service, name, path, context)
+    return None if entry.service is None else Served(entry.service, name, path, context)
+
+
+def _requests(
+    entry: Entry, served: Served | ServedLanguage, table: TaskTable, kept: np.ndarray, context: Context
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Shape and times of the requests of a trace."""
+    n = len(kept)
+    ways = served.recorded({key: values[kept] for key, values in table.extra.items()}, n)
+    fits = [way for way in ways if context.modes.fits(way[0])]
+    if not fits:
+        raise ScenarioError([unfit(context, served.path, n, f"a request of {served.name}", [mode for mode, _ in ways])])
+    stopping, preemptible = stopping_of(entry)
+    shape = context.modes.shape([mode for mode, _ in fits], stopping, preemptible)
+    return np.full(n, shape, dtype=np.int32), np.column_stack([times for _, times in fits]), None
 
 
 def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
@@ -85,6 +131,64 @@ def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) ->
         scaled = table.arrival[order] * (entry.time_scale or 1.0)
         order = order[: int(np.searchsorted(scaled, entry.until, side="left"))]
     return order if entry.count is None else order[: entry.count]
+
+
+def _resampled(
+    entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """The rows drawn again where the entry says so, their arrivals, and how often each's user was drawn before."""
+    if entry.resample is None:
+        return kept, None, None
+    if table.predecessors is not None:
+        raise context.fail((*path, "resample"), "would tear a task graph apart: this table has predecessors")
+    if not len(kept):
+        return kept, None, None
+    random, scale = context.random.stream("resample", name), entry.time_scale or 1.0
+    recorded = table.arrival[kept]
+    try:
+        if entry.resample.block is not None:
+            positions, times, units = by_block(recorded, entry.resample.block, random)
+            copies, what = None, "blocks"
+        else:
+            if table.user is None:
+                raise context.fail((*path, "resample", "by"), f"{table.source} has no column of users")
+            positions, copies, units = by_user(table.user[kept], random)
+            times, what = recorded[positions], "users"
+    except ValueError as error:
+        raise context.fail((*path, "resample"), str(error)) from None
+    if units < FEW:
+        few = f"{name}: the trace has only {units} {what} to draw from"
+        context.warnings.append(f"{few}: replications are alike, and intervals too narrow")
+    return kept[positions], times * scale, copies
+
+
+def described(entry: Entry) -> str:
+    """How the trace of an entry is drawn again, for people; empty if it is not."""
+    if entry.resample is None:
+        return ""
+    return "by user" if entry.resample.block is None else f"in blocks of {seconds(entry.resample.block)}"
+
+
+def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
+    """The ids of rows; of rows drawn again with the number of the draw behind, so that they stay unique."""
+    if table.id is None or not repeated:
+        return None if table.id is None else table.id[kept]
+    import pandas as pd
+
+    number = pd.Series(kept).groupby(kept).cumcount().to_numpy()
+    ids = table.id[kept].tolist()
+    named = [one if not n else f"{one}#{n + 1}" for one, n in zip(ids, number.tolist(), strict=True)]
+    return np.array(named, dtype=object)
+
+
+def _copied_users(stream: Stream, copies: np.ndarray) -> None:
+    """A user drawn twice is two users: `ann` and `ann#2`."""
+    codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
+    width = int(copies.max(initial=0)) + 1
+    found, position = np.unique(codes * width + copies, return_inverse=True)
+    names = [(stream.users[int(key) // width], int(key) % width) for key in found]
+    stream.users = [name if not copy else f"{name}#{copy + 1}" for name, copy in names]
+    stream.user_code = position.astype(np.int32)
 
 
 def _arrival(entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context) -> np.ndarray:

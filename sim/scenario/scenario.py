@@ -65,12 +65,14 @@ class Scenario:
         """The file it was loaded from; None for a mapping."""
         return self.document.file
 
-    def to_yaml(self, absolute_paths: bool = False) -> str:
+    def to_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> str:
         """The resolved scenario as YAML; loaded again (from the same folder) it is the same scenario.
 
-        With `absolute_paths` the names of files are written in full, so that it can be moved elsewhere.
+        With `absolute_paths` the names of files are written in full, so that it can be moved elsewhere; with
+        `warmup` that time stands in place of the scenario's.
         """
-        return documents.dump(self._with_full_paths(self.raw) if absolute_paths else self.raw)
+        raw = self._with_full_paths(self.raw) if absolute_paths else self.raw
+        return documents.dump(raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
         """The same scenario with some values changed."""

@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from sim.errors import Problem, UnknownName
-from sim.model.units import Fraction, Seconds
+from sim.model.units import MOST_SECONDS, TIME, Fraction, Seconds, parse
 from sim.registry import POLICY_KINDS
 from sim.scenario.cluster_schema import Cluster
 from sim.scenario.document import Document
@@ -21,12 +30,30 @@ MOST_REPLICATIONS = 100_000
 """More are a mistake: intervals shrink with the square root of their number."""
 
 
+LEAST_FOR_PRECISION = 10
+"""Replications before a precision is believed: with fewer, narrow intervals come about by chance."""
+
+
+def _warmup(value: Any) -> float | str:
+    try:
+        return "auto" if value == "auto" else parse(value, TIME, "5 s", most=MOST_SECONDS)
+    except ValueError as error:
+        raise ValueError(f"{error}; or auto, which finds it from replications") from None
+
+
+Warmup = Annotated[
+    float | str,
+    PlainValidator(_warmup),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["5 s", "auto"]}, {"const": 0}]}),
+]
+
+
 class Precision(Model):
-    """Replicate until the confidence interval of `metric` is narrower than ± `precision` of its mean."""
+    """Replicate until the interval of `metric` is within ± `precision` of its mean, ten to `max` times."""
 
     precision: Fraction
     metric: Name
-    max: Annotated[Count, Field(le=MOST_REPLICATIONS)] = 200
+    max: Annotated[Count, Field(ge=LEAST_FOR_PRECISION, le=MOST_REPLICATIONS)] = 200
     confidence: Fraction = 0.95
 
     @field_validator("metric")
@@ -75,7 +102,7 @@ class ScenarioModel(Model):
     description: str = ""
     seed: Seed = 0
     horizon: Seconds | None = None
-    warmup: Seconds = 0.0
+    warmup: Warmup = 0.0
     replications: Replications = 1
     cluster: Cluster
     workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
@@ -102,7 +129,7 @@ class ScenarioModel(Model):
 
     @model_validator(mode="after")
     def _window(self) -> ScenarioModel:
-        if self.horizon is not None and self.warmup >= self.horizon:
+        if self.horizon is not None and not isinstance(self.warmup, str) and self.warmup >= self.horizon:
             raise KeyProblem(
                 "warmup", f"{self.warmup:g} s must be shorter than the horizon of {self.horizon:g} s, which includes it"
             )

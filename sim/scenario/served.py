@@ -10,10 +10,14 @@ import numpy as np
 from sim.model.service import ResultCache, Service
 from sim.model.tasks import Mode, Tasks
 from sim.scenario import service_schema
+from sim.scenario.demand_schema import Demand
 from sim.scenario.document import Path_
+from sim.scenario.served_llm import whole
+from sim.scenario.service_schema import ComputeStage
 from sim.scenario.streams import Context, Stream, draw_codes
 from sim.scenario.workload_schema import Entry
 
+TOKENS = ("prompt_tokens", "output_tokens")
 UNLIMITED = 1 << 40
 """Requests in a batch where neither the service nor memory sets a limit."""
 
@@ -26,10 +30,12 @@ class Served:
         self.name = name
         self.path = path
         self.context = context
-        self._modes: list[tuple[Mode, Any]] | None = None
+        self.extra: dict[str, np.ndarray] = {}
+        """The tokens of the requests drawn last, if they have some."""
+        self._modes: list[tuple[Mode, ComputeStage]] | None = None
 
-    def modes(self) -> list[tuple[Mode, Any]]:
-        """The modes on all devices of the cluster that a variant names, and their distribution of `per_item`."""
+    def modes(self) -> list[tuple[Mode, ComputeStage]]:
+        """The modes on all devices of the cluster that a variant names, and what its requests compute there."""
         if self._modes is None:
             self._modes = []
             for way in self.service.ways:
@@ -41,7 +47,7 @@ class Served:
                     self._room(device, memory)
                     limit = self._limit(way, device, memory)
                     mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
-                    self._modes.append((mode, way.compute.per_item))
+                    self._modes.append((mode, way.compute))
         return self._modes
 
     def _room(self, device: Any, memory: int) -> None:
@@ -63,19 +69,46 @@ class Served:
                 raise self.context.fail((*self.path, "service"), text)
         return limit
 
-    def ways(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and the times of n requests in them."""
+    def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
+        """Modes and the times of n requests in them; their tokens, if they have some, are then in `extra`."""
+        stream = self.context.random.stream
+        self.extra = {}
+        if demand.tokens is not None:
+            for key in TOKENS:
+                drawn = getattr(demand.tokens, key.removesuffix("_tokens"))
+                self.extra[key] = whole(drawn.sample(stream("tokens", *label, key.removesuffix("_tokens")), n))
+        return self._times(n, label)
+
+    def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
+        """Modes and the times of n requests of a trace, which has these columns."""
+        self.extra = {key: extra[key] for key in TOKENS if key in extra}
+        return self._times(n, (self.name,))
+
+    def _times(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
         stream = self.context.random.stream
         found = []
-        for number, (mode, per_item) in enumerate(self.modes()):
+        for number, (mode, compute) in enumerate(self.modes()):
+            per_item = compute.per_item
             if per_item is None:
                 times = np.zeros(n)
             elif per_item.mean == 0 or per_item.scv == 0:
                 times = np.full(n, per_item.mean)
             else:
                 times = per_item.sample(stream("sizes", *label, f"service.{number}"), n)
+            for key in TOKENS:
+                each = getattr(compute, f"per_{key.removesuffix('s')}")
+                if each:
+                    times = times + each * self._tokens(key)
             found.append((mode, times))
         return found
+
+    def _tokens(self, key: str) -> np.ndarray:
+        """The tokens of each request, where a coefficient needs them."""
+        if key not in self.extra:
+            text = f"per_{key.removesuffix('s')} needs to know how long requests are: "
+            text += "give the entry tokens: {prompt: ..., output: ...}, or a trace that has them"
+            raise self.context.fail((*self.path, "service"), text)
+        return self.extra[key]
 
     def finish(self, stream: Stream, entry: Entry) -> None:
         """Check the requests against the service and leave it with the stream."""
@@ -89,18 +122,19 @@ class Served:
             popularity = np.arange(1, cache.inputs + 1, dtype=float) ** -cache.zipf
             drawn = draw_codes(popularity, len(stream), self.context.random.stream("inputs", self.name))
             stream.extra["input"] = drawn.astype(np.int64)
+        if not len(stream):
+            return
         fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
-        least = min(mode.upload.of(1) + mode.fixed + _mean(each) + mode.download.of(1) for mode, each in fitting)
-        shortest = math.inf if stream.deadline is None or not len(stream) else float(np.nanmin(stream.deadline))
+        own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
+        modes = [mode for mode, _ in fitting]
+        alone = [mode.upload.of(1) + mode.fixed + mode.download.of(1) for mode in modes]
+        least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
+        shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
         if shortest < least:
             text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
             raise self.context.fail((*self.path, "slo"), text)
-        self._warn_of_overload(entry, fitting)
-
-    def _warn_of_overload(self, entry: Entry, fitting: list[tuple[Mode, Any]]) -> None:
-        arrivals: Any = entry.arrivals
-        rate = 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
-        capacity = sum(self._capacity(mode, _mean(each)) for mode, each in fitting)
+        capacity = sum(self._capacity(mode, mean) for mode, (_, mean) in zip(modes, own, strict=True))
+        rate = _rate(entry, stream)
         if rate > capacity:
             self.context.warnings.append(
                 f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {capacity:.4g}/s: "
@@ -118,8 +152,24 @@ class Served:
         return devices / max(1.0, mode.width) * size / (max(stages) if overlapped else sum(stages))
 
 
-def _mean(per_item: Any) -> float:
-    return 0.0 if per_item is None else float(per_item.mean)
+def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
+    """What a request computes itself: the shortest as far as tokens tell, and the mean.
+
+    Of drawn times the mean stands for the shortest too: no request can count on luck.
+    """
+    if compute.by_tokens:
+        return float(times.min()), float(times.mean())
+    mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
+    return mean, mean
+
+
+def _rate(entry: Entry, stream: Stream) -> float:
+    """Requests per second in the long run; 0 where their number limits itself."""
+    arrivals: Any = entry.arrivals
+    if arrivals is not None:
+        return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
+    lasts = float(stream.arrival.max() - stream.arrival.min())
+    return (len(stream) - 1) / lasts if lasts > 0 else 0.0
 
 
 def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
+from sim.scenario.profile_files import included
 from sim.workload.distributions import TimeDistribution
 
 MOST_NOISE = 0.3
@@ -22,10 +23,20 @@ class Stage(Model):
 
 
 class ComputeStage(Model):
-    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution)."""
+    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution).
+
+    A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
+    """
 
     per_item: TimeDistribution | None = None
     fixed: Seconds = 0.0
+    per_prompt_token: Seconds = 0.0
+    per_output_token: Seconds = 0.0
+
+    @property
+    def by_tokens(self) -> bool:
+        """Do the tokens of a request matter?"""
+        return self.per_prompt_token > 0 or self.per_output_token > 0
 
 
 def _noise(value: float) -> float:
@@ -63,11 +74,13 @@ class Variant(Model):
 def check_whole(way: Variant) -> None:
     """KeyProblem for coefficients that make no sense together."""
     each, fixed = way.compute.per_item, way.compute.fixed
-    if each is None and not fixed:
+    if way.compute.by_tokens and (each is None or each.mean > 0):
+        pass  # every request takes time of its own
+    elif each is None and not fixed:
         raise KeyProblem("compute", "a batch needs some time; give per_item, fixed or both")
-    if each is not None and each.mean == 0:
+    elif each is not None and each.mean == 0:
         raise KeyProblem("compute", "per_item must be above 0; leave it out if a batch of any size takes the same")
-    if each is None and way.max_batch is None:
+    elif each is None and way.max_batch is None:
         raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
     if way.device == "cpu" and (way.upload != Stage() or way.download != Stage()):
         raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
@@ -94,9 +107,11 @@ class Service(Model):
     """What serving costs: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
-    deviation of all stage times; `batching` a policy for this service in place of the common one.
+    deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file
+    of `hetsim calibrate` with everything that is not given here.
     """
 
+    profile: str | None = None
     upload: Annotated[Stage, FIXED_ONLY] | None = None
     compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
     download: Annotated[Stage, FIXED_ONLY] | None = None
@@ -113,6 +128,11 @@ class Service(Model):
     cache: Cache | None = None
     network: Annotated[Network, BOTH_WAYS] = Network()
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, "service", cls, info)
 
     @model_validator(mode="after")
     def _one_form(self) -> Service:

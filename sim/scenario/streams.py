@@ -11,10 +11,12 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Cluster, DeviceType
+from sim.model.ragged import Ragged
 from sim.model.randomness import RandomTree
 from sim.model.tasks import Mode, Stopping
 from sim.scenario.demand_schema import GPU_TIME, Demand, Factor
 from sim.scenario.document import Document, Path_
+from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.modes import ModeBook
 from sim.scenario.service_schema import Service
 from sim.scenario.workload_schema import Entry
@@ -52,8 +54,12 @@ class Stream:
     predecessors: list[tuple[int, ...]] | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
+    hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: Service | None = None
+    language: LanguageModel | None = None
+    resampled: str | None = None
+    """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
     clients: int = 0
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
 

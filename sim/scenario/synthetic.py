@@ -14,8 +14,10 @@ from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from sim.scenario.document import Path_
+from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.modes import ModeBook
 from sim.scenario.served import Served
+from sim.scenario.served_llm import ServedLanguage
 from sim.scenario.streams import (
     Context,
     Stream,
@@ -54,7 +56,7 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
     context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
     for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
         context.note_missing(name, f"devices: {kind}", kind)
-    served = None if entry.service is None else Served(entry.service, name, path, context)
+    served = _served(entry, name, path, context)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
     for k, demand in enumerate(classes):
@@ -81,6 +83,15 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
         arrivals: Any = entry.arrivals
         stream.clients, stream.think = clients, arrivals.think.sample
     return stream
+
+
+def _served(entry: Entry, name: str, path: Path_, context: Context) -> Served | ServedLanguage | None:
+    """What serves the requests of an entry, if they are requests."""
+    if entry.service is None:
+        return None
+    if isinstance(entry.service, LanguageModel):
+        return ServedLanguage(entry.service, name, path, context)
+    return Served(entry.service, name, path, context)
 
 
 def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
@@ -125,7 +136,7 @@ def _probe(entry: Entry, name: str, context: Context) -> float:
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
-        served = None if entry.service is None else Served(entry.service, name, (), context)
+        served = _served(entry, name, (), context)
         drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
         if drawn.modes:
             total += weight * float(drawn.time.min(axis=1).mean())
@@ -146,17 +157,18 @@ class _Drawn:
     bytes_in: np.ndarray | None
     bytes_out: np.ndarray | None
     patience: np.ndarray | None
+    extra: dict[str, np.ndarray]
 
 
 def _draw(
-    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | None = None
+    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | ServedLanguage | None = None
 ) -> _Drawn:
     stream = context.random.stream
     ways = _Ways(demand, n, label, context)
     if served is None:
         ways.expand()
     else:
-        ways.found = served.ways(n, label)
+        ways.found = served.ways(n, label, demand)
     fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
     refused = [mode for mode, _ in ways.found if not context.modes.fits(mode)]
     modes = [mode for mode, _ in fits]
@@ -177,6 +189,7 @@ def _draw(
         ways.bytes_in if bytes_in is None else np.rint(bytes_in),
         None if bytes_out is None else np.rint(bytes_out),
         drawn("patience", demand.patience),
+        {} if served is None else served.extra,
     )
 
 
@@ -203,6 +216,8 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
         _fill(stream, "bytes_out", rows, one.bytes_out, 0.0)
         priority = one.demand.priority
         _fill(stream, "priority", rows, None if priority is None else np.full(len(fastest), priority), 0.0)
+        for key, values in one.extra.items():
+            stream.extra.setdefault(key, np.zeros(n, values.dtype))[rows] = values
         for key in ("reads", "writes"):
             names = getattr(one.demand, key)
             if names:

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from sim.model.units import Bytes, Seconds
 from sim.scenario.demand_schema import Demand
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
-from sim.scenario.service_schema import Service
+from sim.scenario.llm_schema import AnyService
+from sim.scenario.resample import Resample
 from sim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000
@@ -31,6 +32,7 @@ class DataItem(Model):
 
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
+OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
     "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
 )  # fmt: skip
@@ -60,7 +62,7 @@ class Trace(Model):
 
 
 class Entry(Demand):
-    """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`."""
+    """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`; with a `service`, of requests."""
 
     name: Name | None = None
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
@@ -70,7 +72,8 @@ class Entry(Demand):
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
     trace: Trace | None = None
     time_scale: Positive | None = None
-    service: Service | None = None
+    resample: Resample | None = None
+    service: AnyService | None = None
 
     @field_validator("classes")
     @classmethod
@@ -82,16 +85,26 @@ class Entry(Demand):
     @model_validator(mode="after")
     def _whole_entry(self) -> Entry:
         if self.trace is not None:
-            refuse(self, ("classes", *TIMES, "service"), "the times of these tasks come from the trace")
+            if self.resample is not None and self.arrivals is not None:
+                raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
+            if self.service is None:
+                refuse(self, ("classes", *TIMES), "the times of these tasks come from the trace")
+            else:
+                refuse(self, ("classes", "tokens"), "these requests come from the trace")
+                refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
             return self
         if self.time_scale is not None:
             raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
+        if self.resample is not None:
+            raise KeyProblem("resample", "it draws the rows of a trace again, and there is no trace here")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
+        tokens = [one for one in [self, *(self.classes or [])] if one.tokens is not None]
+        if tokens and self.service is None:
+            raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
         if self.service is not None:
-            elsewhere = "the times of requests stand under service"
             for one in [self, *(self.classes or [])]:
-                refuse(one, (*TIMES, *NOT_OF_REQUESTS), elsewhere)
+                refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
             return self
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sim.model.cluster import WHOLE, Device
 from sim.model.record import (
     COMPLETED,
@@ -21,6 +23,7 @@ from sim.model.record import (
     Record,
 )
 from sim.model.tasks import Mode
+from sim.results.language import rows_of
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,16 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Each task has one status, one launch at a time, none before it was ready, and ends as its status says."""
+    """Each task has one status, one launch at a time, none before it was ready, and ends as its status says.
+
+    Requests to language models have no launches of their own: a launch is a busy period of their replica.
+    """
     tasks = record.input.tasks
     of: dict[int, list[Occupation]] = defaultdict(list)
     for launch in launches:
         of[launch.task].append(launch)
     batched = record.batch is not None
-    for row in range(len(tasks)):
+    for row in np.setdiff1d(np.arange(len(tasks)), rows_of(record.input)).tolist():
         name, status = tasks.name(row), int(record.status[row])
         if status != NOT_ARRIVED and status not in STATUS_NAMES:
             yield f"task {name} has no status"

@@ -3,6 +3,7 @@
 Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
 task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
 `hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
+`refusals` (whom admission refuses has a reason and never starts),
 `repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
 """
 
@@ -33,7 +34,7 @@ MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
 
-RULES = ("legal", "ends", "capacity", "hooks", "changes", "repeats", "hash seed")
+RULES = ("legal", "ends", "capacity", "hooks", "changes", "refusals", "repeats", "hash seed")
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,22 @@ def check_policy(
     *,
     may_reject: bool = False,
     hash_seed: bool = True,
+    admission: Callable[[], Any] | None = None,
 ) -> None:
     """Raise AssertionError with a sentence for every rule that the policies made by `factory` break.
 
     may_reject: rejecting tasks is this policy's business; else every task has to complete.
+    admission: makes an admission policy that stands before it; then tasks may be rejected.
     hash_seed: compare with a run in another process under another hash seed (a second or so; only where the
     factory can be pickled, which a lambda cannot).
     """
     systems = small_systems() if systems is None else list(systems)
-    complaints = [c for system in systems for c in examine(lambda _: factory(), system, may_reject=may_reject)]
+    gate = None if admission is None else lambda _: admission()
+    complaints = [
+        complaint
+        for system in systems
+        for complaint in examine(lambda _: factory(), system, may_reject=may_reject, admission=gate)
+    ]
     if hash_seed and not complaints and _picklable(factory):
         complaints += other_hash_seed([factory], systems)
     _raise(complaints)
@@ -126,9 +134,14 @@ def _raise(complaints: Sequence[Complaint]) -> None:
 # One system ---------------------------------------------------------------------------------------------------
 
 
-def examine(make_for: MakeFor, system: System, *, may_reject: bool = False) -> list[Complaint]:
-    """All that is wrong with a policy's runs of one system."""
+def examine(
+    make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
+) -> list[Complaint]:
+    """All that is wrong with a policy's runs of one system, with an admission policy before it if one is given."""
     found: list[Complaint] = []
+
+    def run_input(scheduler: Any) -> Any:
+        return system.run_input(scheduler, None if admission is None else admission(system))
 
     def complain(rule: str, text: str) -> None:
         found.append(Complaint(rule, system.name, text))
@@ -136,7 +149,7 @@ def examine(make_for: MakeFor, system: System, *, may_reject: bool = False) -> l
     before = _digest(_columns(system.tasks))
     watched = Watched(make_for(system))
     try:
-        record = Simulation(system.run_input(watched), check=True).run()
+        record = Simulation(run_input(watched), check=True).run()
     except InvariantError as error:
         complain("capacity", str(error))
         return found
@@ -153,12 +166,15 @@ def examine(make_for: MakeFor, system: System, *, may_reject: bool = False) -> l
         complain("changes", "the table of tasks was changed")
     for text in audit(record):
         complain("capacity", text)
-    for text in _unfinished(record, may_reject):
+    for text in _unfinished(record, may_reject or admission is not None):
         complain("ends", text)
+    if admission is not None:
+        for text in _refused(record):
+            complain("refusals", text)
     for attempt in range(2):
         _scatter(attempt)
         try:
-            again = Simulation(system.run_input(make_for(system))).run()
+            again = Simulation(run_input(make_for(system))).run()
         except RunError as error:
             complain("repeats", f"a second run of the same failed: {error}")
             break
@@ -176,6 +192,16 @@ def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
             name = record.input.tasks.name(row)
             how = "never arrived" if status == NOT_ARRIVED else f"is {STATUS_NAMES.get(status, 'nowhere')}"
             yield f"task {name} {how} at the end (t = {record.end:g} s), although there is no horizon"
+
+
+def _refused(record: Record) -> Iterator[str]:
+    for row in np.flatnonzero(record.status == REJECTED).tolist():
+        name = record.input.tasks.name(row)
+        if not record.reasons.get(row):
+            yield f"task {name} is rejected without a reason"
+        stopped = record.preemptions is not None and record.preemptions[row] > 0
+        if record.start[row] == record.start[row] and not stopped:
+            yield f"task {name} is rejected although it had started at t = {record.start[row]:g} s"
 
 
 def _difference(one: Record, two: Record) -> str:

@@ -37,7 +37,7 @@ MOST_PROBLEMS = 20
 """Bad cells named one by one; the rest is counted."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
-_PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
 
 
 def read(path: ExistingFile) -> TaskTable:
@@ -56,7 +56,7 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
     os.close(handle)
     try:
-        if target.suffix.lower() in _PARQUET:
+        if target.suffix.lower() in PARQUET:
             frame.to_parquet(name, index=False)
         else:
             frame.to_csv(name, index=False)
@@ -86,6 +86,8 @@ def to_frame(table: TaskTable) -> pd.DataFrame:
         if lists is not None:
             columns[name] = [";".join(row) for row in lists]
     columns.update(table.extra)
+    if table.hash_ids is not None:
+        columns["hash_ids"] = [";".join(map(str, ids.tolist())) for ids in table.hash_ids]
     if table.predecessors is not None and table.id is None:
         columns = {"id": np.arange(1, len(table) + 1), **columns}
     return pd.DataFrame(columns)
@@ -96,7 +98,7 @@ class _Reader:
 
     def __init__(self, path: Path):
         self.path = path
-        self.parquet = path.suffix.lower() in _PARQUET
+        self.parquet = path.suffix.lower() in PARQUET
         self.problems: list[Problem] = []
         self.unnamed = 0
         self.kept = 0
@@ -365,7 +367,7 @@ def _not_utf8(path: Path) -> tuple[int, int, int] | None:
 
 def line_of(path: Path, row: int) -> int | None:
     """The line of a CSV file (from 1, the header included, blank lines counted) with a row; None in Parquet."""
-    if path.suffix.lower() in _PARQUET:
+    if path.suffix.lower() in PARQUET:
         return None
     import pyarrow as pa
 

@@ -18,9 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from sim.model.ragged import Ragged
+
 BUILTIN: dict[str, str] = {
+    "azure_llm": "sim.workload.azure_llm:read",
+    "burstgpt": "sim.workload.burstgpt:read",
     "hcsp": "sim.workload.hcsp:read",
     "hetero_dag": "sim.workload.hetero_dag:read",
+    "mooncake": "sim.workload.mooncake:read",
+    "requests": "sim.workload.request_table:read",
     "tasks": "sim.workload.task_table:read",
 }
 
@@ -38,8 +44,10 @@ class TaskTable:
     """Tasks of a trace as columns of equal length, in the order of the file, in seconds and bytes.
 
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
-    the same names to what policies know, where that differs.  `deadline` is absolute, `patience` relative.
-    `predecessors` holds row numbers, `reads` and `writes` names of data items.
+    the same names to what policies know, where that differs.  A trace of requests has no `times`: an entry that it
+    feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
+    `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
+    prompt: equal ones are a common beginning.
     `line(row)` tells where a row stands in the file, for messages.
     """
 
@@ -54,12 +62,18 @@ class TaskTable:
     predecessors: list[tuple[int, ...]] | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
+    hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     line: Callable[[int], int | None] = lambda row: None  # noqa: E731
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    @property
+    def requests(self) -> bool:
+        """Are these requests to a service, which says what they take?"""
+        return not self.times
 
     def name(self, row: int) -> Any:
         """The id of a row, or its number in the file (from 1)."""

@@ -1,0 +1,189 @@
+"""How fast requests are served in batches: `python -m benchmarks.serving [--quick] [--only throughput,...]`.
+
+As in `benchmarks.engine` what counts is a ratio inside one run: requests per callback of bare SimPy.  A run goes from
+arrays (arrivals and nothing else that differs between requests) to the table with a row for every request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.engine import SEED, Row, bare_callbacks, in_turns, median_ratio, per_second, python, show
+
+UPLOAD, COMPUTE, DOWNLOAD = (0.15e-3, 0.1e-3), (6e-3, 0.5e-3), (0.05e-3, 0.0)
+"""Seconds of a batch and of each of its requests."""
+
+RATE = 1_020.0
+"""Requests per second: serial_greedy then has batches of 16 on average."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work the figures take."""
+
+    repetitions: int = 5
+    callbacks: int = 600_000
+    requests: int = 1_000_000
+    single_requests: int = 200_000
+    many_requests: int = 10_000_000
+
+
+QUICK = Sizes(2, 60_000, 40_000, 10_000, 100_000)
+
+
+def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:
+    """The input of a run: one GPU, Poisson arrivals, stages linear in the batch size."""
+    from policies.admission.accept_all import AcceptAll
+    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from sim.model.record import RunInput
+    from sim.model.service import Service
+    from sim.model.tasks import Mode, Shape, StageTime, Tasks
+    from sim.scenario.policy_schema import PolicySpec
+
+    kind = DeviceType("gpu", streams=streams)
+    mode = Mode(
+        "gpu", kind, gpus=1, share=WHOLE, fixed=COMPUTE[0], upload=StageTime(*UPLOAD), download=StageTime(*DOWNLOAD),
+        batch_limit=1 << 40,
+    )  # fmt: skip
+    shape = Shape([mode])
+    times = np.broadcast_to(np.array([[COMPUTE[1]]]), (requests, 1))
+    tasks = Tasks(
+        arrival=np.cumsum(np.random.default_rng(SEED).exponential(1 / RATE, requests)),
+        shape=np.zeros(requests, dtype=np.int32),
+        shapes=[shape],
+        time=times,
+        estimate=times,
+    )
+    service = Service("requests", shape, np.arange(requests), (COMPUTE[1],))
+    return RunInput(
+        "serving",
+        Cluster([NodeSpec(cpus=4, accelerators=((kind, 1),))]),
+        tasks,
+        PolicySpec("scheduler", "fcfs").make(),
+        admission=AcceptAll() if admission else None,
+        services=[service],
+        batching=[PolicySpec("batching", batching).make()],
+        policy=batching,
+    )
+
+
+class ServedRun:
+    """One run from arrays to a Result with its table of requests."""
+
+    def __init__(self, requests: int, **more: Any):
+        from sim.engine.simulation import Simulation
+        from sim.results.result import Result
+
+        run = served(requests, **more)
+        gc.collect()
+        began = time.process_time()
+        record = Simulation(run).run()
+        ran = time.process_time()
+        self.result = Result(record)
+        assert len(self.result.tasks) == requests
+        ended = time.process_time()
+        assert record.launches is not None
+        self.mean_batch = requests / len(record.launches["launch"])
+        self.engine_seconds = ran - began
+        self.table_seconds = ended - ran
+        self.seconds = ended - began
+
+
+def throughput_figures(sizes: Sizes) -> Iterator[Row]:
+    """Requests of which none is an event, beside bare SimPy, and with a device that takes two launches."""
+    yield from _rate(sizes, sizes.requests, "slices of arrivals", 1_000_000)
+    yield from _rate(sizes, sizes.requests, "async_linear, 2 streams", None, batching="async_linear", streams=2)
+
+
+def admission_figures(sizes: Sizes) -> Iterator[Row]:
+    """Each request is asked for when it arrives, and is an object and an event."""
+    yield from _rate(sizes, sizes.single_requests, "admission request by request", 150_000, admission=True)
+
+
+def _rate(sizes: Sizes, requests: int, what: str, target: int | None, **more: Any) -> Iterator[Row]:
+    runs: list[tuple[float, float, float]] = []
+
+    def whole() -> float:
+        run = ServedRun(requests, **more)
+        runs.append((run.mean_batch, run.engine_seconds, run.table_seconds))
+        return run.seconds
+
+    ServedRun(1_000, **more)  # imports are not what is measured
+    spent = in_turns(sizes.repetitions, bare=partial(bare_callbacks, sizes.callbacks), served=whole)
+    rate = per_second(requests, spent["served"])
+    per_event = median_ratio(spent["bare"], spent["served"]) * requests / sizes.callbacks
+    wanted = "" if target is None else f"≥ {target:,}"
+    yield Row(f"{requests:,} requests, {what}", f"{rate:,.0f} requests/s", wanted, target and rate >= target)
+    yield Row("  requests per bare event", f"{per_event:.2f}, at {per_second(sizes.callbacks, spent['bare']):,.0f}/s")
+    batch, engine, table = (statistics.median(column) for column in zip(*runs, strict=True))
+    yield Row("  mean batch; time a batch", f"{batch:.1f}; {engine / requests * batch * 1e6:.1f} µs")
+    yield Row("  engine and record / table", f"{engine:.2f} s / {table:.2f} s")
+
+
+def peak(requests: int, table: bool) -> None:
+    """Print the peak memory (bytes) of a process that makes one run: called in a fresh one."""
+    if table:
+        ServedRun(requests)
+    else:
+        from sim.engine.simulation import Simulation
+
+        Simulation(served(requests)).run()
+    status = Path("/proc/self/status")
+    if status.exists():  # not ru_maxrss, which on Linux a child inherits from the process that started it
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        print(int(line.split()[1]) * 1024)
+    else:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def memory_figures(sizes: Sizes) -> Iterator[Row]:
+    """Peak memory a request, libraries left out: of the run up to its record, and with the table of requests."""
+
+    def peak_of(requests: int, table: bool) -> float:
+        return float(python(f"from benchmarks.serving import peak; peak({requests}, {table})"))
+
+    for table, what, target in ((False, "arrays and record", 200), (True, "  and the table of requests", 200)):
+        each = (peak_of(sizes.many_requests, table) - peak_of(1_000, table)) / sizes.many_requests
+        name = f"{what}, {sizes.many_requests:,} requests"
+        yield Row(name, f"{each:.0f} bytes a request", f"≤ {target}", each <= target)
+
+
+FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
+    "throughput": throughput_figures,
+    "admission": admission_figures,
+    "memory": memory_figures,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
+    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join(FIGURES)}")
+    options = parser.parse_args(arguments)
+    chosen = options.only.split(",") if options.only else list(FIGURES)
+    unknown = [name for name in chosen if name not in FIGURES]
+    if unknown:
+        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(FIGURES)}")
+    sizes = QUICK if options.quick else Sizes()
+    show(Row("figure", "measured", "target"))
+    print("-" * 132)
+    for name in chosen:
+        for row in FIGURES[name](sizes):
+            show(row)
+    if options.quick:
+        print("(small sizes: the targets are for the full ones)")
+
+
+if __name__ == "__main__":
+    main()

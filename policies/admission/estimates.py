@@ -1,0 +1,173 @@
+"""What admission policies learn from the run itself: arrival rates, service times, how many are there.
+
+Nothing is read from the scenario.  Every sum fades by the same factor at each arrival, so that an observation counts
+1/e after `memory` arrivals: rates follow a drifting load at its own pace, whether it comes in milliseconds or hours.
+The mean service time is busy server-seconds over completions: it needs nobody's estimate, and counts a batch as what
+a request cost its device.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sim.model.cluster import Cluster
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+LEAST_SEEN = 30
+"""Arrivals, and completions, from which on an estimate is believed."""
+
+Memory = Annotated[int, Field(ge=LEAST_SEEN)]
+"""Arrivals after which an observation counts 1/e."""
+
+
+class ArrivalRate:
+    """Arrivals per second; None until a few have come.  Cost: O(1)."""
+
+    __slots__ = ("fade", "seen", "count", "span", "last")
+
+    def __init__(self, memory: int):
+        self.fade = 1.0 - 1.0 / memory
+        self.seen = 0
+        self.count = 0.0
+        self.span = 0.0
+        self.last = 0.0
+
+    def note(self, now: float) -> None:
+        if self.seen:
+            self.count = self.count * self.fade + 1.0
+            self.span = self.span * self.fade + (now - self.last)
+        self.seen += 1
+        self.last = now
+
+    @property
+    def value(self) -> float | None:
+        return self.count / self.span if self.seen >= LEAST_SEEN and self.span > 0 else None
+
+
+class Flow:
+    """Tasks of one class at a station: how fast they come, how long they keep a server, how many are there."""
+
+    __slots__ = ("arrivals", "present", "busy", "done", "completed")
+
+    def __init__(self, memory: int):
+        self.arrivals = ArrivalRate(memory)
+        self.present = 0
+        """Admitted and not ended."""
+        self.busy = 0.0
+        self.done = 0.0
+        self.completed = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Arrivals a second, admitted or not."""
+        return self.arrivals.value
+
+    @property
+    def service_time(self) -> float | None:
+        """Mean seconds for which a task keeps a server."""
+        return self.busy / self.done if self.completed >= LEAST_SEEN and self.busy > 0 else None
+
+
+class Station:
+    """All devices of a type, as servers: those who were admitted to them and have not ended share them fairly."""
+
+    __slots__ = ("capacity", "memory", "fade", "flows", "present", "occupied", "last")
+
+    def __init__(self, capacity: float, memory: int):
+        self.capacity = capacity
+        """Devices; of a CPU, cores."""
+        self.memory = memory
+        self.fade = 1.0 - 1.0 / memory
+        self.flows: dict[str, Flow] = {}
+        self.present = 0
+        self.occupied = 0.0
+        """Devices that all who are there would keep busy."""
+        self.last = 0.0
+
+    def flow(self, name: str) -> Flow:
+        found = self.flows.get(name)
+        if found is None:
+            found = self.flows[name] = Flow(self.memory)
+        return found
+
+    def settle(self, now: float) -> None:
+        """Busy server-seconds up to now."""
+        passed = now - self.last
+        if passed > 0:
+            share = passed if self.occupied <= self.capacity else passed * self.capacity / self.occupied
+            for flow in self.flows.values():
+                flow.busy += flow.present * share
+            self.last = now
+
+    def arrives(self, name: str, now: float) -> Flow:
+        """Somebody asks to be admitted."""
+        self.settle(now)
+        flow = self.flow(name)
+        for other in self.flows.values():
+            other.busy *= self.fade
+            other.done *= self.fade
+        flow.arrivals.note(now)
+        return flow
+
+    def joins(self, flow: Flow, width: float) -> None:
+        flow.present += 1
+        self.present += 1
+        self.occupied += width
+
+    def leaves(self, flow: Flow, width: float, completed: bool) -> None:
+        flow.present -= 1
+        self.present -= 1
+        self.occupied = self.occupied - width if self.present else 0.0
+        if completed:
+            flow.done += 1.0
+            flow.completed += 1
+
+
+class Stations:
+    """The stations of a run: a task counts at the device type of its best mode.  `classed`: its class by itself."""
+
+    def __init__(self, view: View, memory: int, classed: bool = False):
+        self.view = view
+        self.memory = memory
+        self.classed = classed
+        self.stations: dict[str, Station] = {}
+        self._there: dict[int, tuple[Station, Flow, float]] = {}
+
+    def best(self, task: Task) -> tuple[Station, Mode]:
+        """The station of a task, and its best mode."""
+        modes = task.modes
+        mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+        name = mode.type.name
+        station = self.stations.get(name)
+        if station is None:
+            station = self.stations[name] = Station(capacity(self.view.cluster, mode), self.memory)
+        return station, mode
+
+    def arrives(self, task: Task, station: Station) -> Flow:
+        return station.arrives(task.class_ if self.classed else "", self.view.now)
+
+    def joins(self, task: Task, station: Station, flow: Flow, width: float) -> None:
+        """A task was admitted that keeps so many devices busy."""
+        self._there[task.index] = station, flow, width
+        station.joins(flow, width)
+
+    def leaves(self, task: Task, completed: bool) -> None:
+        """A task has ended; one that was refused was never there."""
+        found = self._there.pop(task.index, None)
+        if found is not None:
+            station, flow, width = found
+            station.settle(self.view.now)
+            station.leaves(flow, width, completed)
+
+
+def capacity(cluster: Cluster, mode: Mode) -> float:
+    """Devices of the type of a mode; of a CPU, cores."""
+    return cluster.count(mode.type.name)
+
+
+def servers(cluster: Cluster, mode: Mode) -> int:
+    """How many launches in a mode the empty cluster holds, at least one."""
+    return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1

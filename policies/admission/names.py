@@ -1,0 +1,30 @@
+"""Names that the parameters of admission policies mention: are there such classes and devices?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.policy import PlanProblem
+
+
+def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
+    """ScenarioError for a class that no task has."""
+    classes = [name for name in problem.tasks.classes if name]
+    _known(names, classes, "class", "classes", f"policy.admission.{key}")
+
+
+def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
+    """ScenarioError for a device type, or kind, that the cluster lacks."""
+    cluster = problem.cluster
+    types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
+    known = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))
+    _known(names, known, "device type", "device types", f"policy.admission.{key}")
+
+
+def _known(names: Iterable[str], known: list[str], one: str, many: str, key: str) -> None:
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        listed = f"the {many} here are {', '.join(known)}" if known else f"there are no {many} here"
+        near = suggestion(wrong[0], known)
+        raise ScenarioError(Problem(f'no {one} "{wrong[0]}"{near or ""}; {listed}', key=f"{key}.{wrong[0]}"))

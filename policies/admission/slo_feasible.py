@@ -1,0 +1,53 @@
+"""SLO feasibility: only what can still meet its deadline, in any of its modes, given the work or the batches ahead.
+
+Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data included)
+end by its deadline; a request if the batches ahead and the one it would be in do (`policies.admission.ahead`).
+Tasks without a deadline are admitted.
+Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a request
+that cannot be served in time is refused at once.
+Weakness: what is admitted is not promised its mode: a scheduler that takes another, or lets others pass, breaks the
+prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
+Cost: O(1) a request, O(modes) questions for work ahead a task.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.admission.ahead import Ahead
+from sim.model.tasks import Task
+from sim.policy import Accept, Admission, Reject, View
+
+YES = Accept()
+ROUNDING = 1e-9
+"""Part of the time left that is not argued about."""
+
+
+class SloFeasible(Admission):
+    """Who can meet the deadline.
+
+    safety: factor on the predicted time; above 1 is cautious.
+    """
+
+    def __init__(self, safety: Annotated[float, Field(gt=0)] = 1.0):
+        self.safety = safety
+        self._no = Reject(reason="cannot meet its deadline")
+
+    def begin(self, view: View) -> None:
+        self.ahead = Ahead(view)
+
+    def left(self, task: Task, view: View) -> float:
+        """Seconds that the prediction may come to; inf without a deadline."""
+        return self.ahead.left(task) * (1.0 + ROUNDING) / self.safety
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        left = self.left(task, view)
+        if left == math.inf:
+            return YES
+        ahead = self.ahead
+        if ahead.service(task) is not None:
+            return YES if ahead.response(task) <= left else self._no
+        return YES if any(ahead.response(task, position) <= left for position in task.modes_by_speed()) else self._no

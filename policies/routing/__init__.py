@@ -1,0 +1,1 @@
+"""Which replica of a service serves a request."""

@@ -1,0 +1,30 @@
+"""Power of two choices: of two replicas drawn at random the one with fewer requests.
+
+Decides which replica serves a request without looking at all of them.
+Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
+about log n / log log n (random) to log log n / log 2.
+Weakness: worse than looking at all, where that costs nothing.
+Cost: O(1) a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.policy import Generation, Replica, Routing
+
+
+class PowerOfTwo(Routing):
+    """The less loaded of two different replicas drawn at random."""
+
+    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
+        count = len(replicas)
+        if count == 1:
+            return replicas[0]
+        first = int(random.integers(count))
+        second = int(random.integers(count - 1))
+        one, other = replicas[first], replicas[second + (second >= first)]
+        return other if other.outstanding < one.outstanding else one

@@ -1,0 +1,174 @@
+"""`hetsim calibrate`: measure the machine's own device, and check the profile by driving it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET
+
+if TYPE_CHECKING:
+    from sim.calibrate.device import Device
+    from sim.calibrate.measure import Measured
+    from sim.calibrate.verify import Row
+
+DEFAULT_BATCHES = "1,2,4,8,16,32,64"
+MOST_BATCH = 1_000_000
+LOADS = (0.3, 0.7)
+"""Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
+
+
+@click.command(short_help="Measure this machine's device and write profiles for scenarios.")
+@click.option("--model", required=True, metavar="MODULE:FACTORY",
+              help="A function without arguments that makes a PyTorch module or a device.")
+@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...", help="Batch sizes to measure.")
+@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True, help="Times each is measured.")
+@click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
+              help="Where a PyTorch module runs.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR",
+              help="Folder for the profiles.  [default: the current one]")
+@click.option("--name", metavar="NAME", help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")
+@click.option("--force", is_flag=True, help="Replace profiles that exist.")
+@click.option("--verify", "profile", type=click.Path(path_type=Path), metavar="PROFILE",
+              help="Drive the device with requests and print measured beside simulated figures.")
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True),
+              help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]")
+@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
+              help="How long --verify drives each rate.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
+@JSON
+@QUIET
+def calibrate(
+    model: str, batches: str, repeats: int, where: str, out: Path, name: str | None, force: bool, profile: Path | None,
+    rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Measure upload, compute and download of batches on this machine's own GPU or CPU.
+
+    Fits the linear model per_item · n + fixed to each stage and writes a service profile and a link profile, which
+    scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
+    """
+    from sim.calibrate.load import load_device
+
+    sizes = _sizes(batches)
+    if profile is not None:
+        service, checked = _profile(profile)
+        _verify(load_device(model, where), profile, service, checked, list(rates), seconds, seed, as_json, quiet)
+        return
+    from sim.experiment.directory import folder_name
+
+    begin = out / folder_name(name or model.partition(":")[2])
+    targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
+    if not force:
+        for target in targets:
+            if target.exists():
+                raise click.UsageError(f"{target} exists; --force replaces it")
+    _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
+
+
+def _sizes(text: str) -> list[int]:
+    """Batch sizes, at least two, increasing."""
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f'--batches needs whole numbers such as {DEFAULT_BATCHES}, not "{text}"') from None
+    if any(not 1 <= size <= MOST_BATCH for size in sizes):
+        raise click.UsageError(f"--batches: sizes are from 1 to {MOST_BATCH:,}")
+    if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
+        raise click.UsageError(f"--batches: each size must be larger than the one before it, and {text} is not so")
+    if len(sizes) < 2:
+        raise click.UsageError("--batches: one size does not tell what a request and what a batch takes; give two or more")
+    return sizes
+
+
+def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool) -> None:
+    from sim.calibrate.measure import link_profile, measure, service_profile
+    from sim.scenario.document import dump
+
+    found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
+    profiles = [service_profile(found), link_profile(found)]
+    if as_json:
+        console.as_json({"service": profiles[0], "link": profiles[1]})
+    else:
+        console.lines(_table(found))
+    for remark in found.remarks:
+        console.warnings([remark], quiet)
+    targets[0].parent.mkdir(parents=True, exist_ok=True)
+    for target, profile in zip(targets, profiles, strict=True):
+        if profile is not None:
+            target.write_text(dump(profile), encoding="utf-8")
+            console.note(f"profile: {target}", quiet)
+
+
+def _table(found: Measured) -> list[str]:
+    from sim.report import terminal
+
+    rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
+    for name, line in found.lines.items():
+        medians = [f"{1e3 * value:.4g}" for value in found.medians[name]]
+        rows.append([name, *medians, f"{1e3 * line.per_item:.4g}", f"{1e3 * line.fixed:.4g}", f"{line.worst:.1%}"])
+    if found.overlapped:
+        rows.append(["two streams", *(f"{1e3 * value:.4g}" for value in found.overlapped), "", "", ""])
+    return [found.device.name, "", *terminal.table(rows, right=range(1, len(rows[0])))]
+
+
+def _profile(path: Path) -> tuple[dict[str, Any], Any]:
+    """The service section of a profile, as written and validated."""
+    from pydantic import ValidationError
+
+    from sim.errors import Problem, ScenarioError
+    from sim.scenario import document
+    from sim.scenario.problems import translate
+    from sim.scenario.service_schema import Service
+
+    read = document.read(path)
+    service = read.data.get("service")
+    if not isinstance(service, dict) or "compute" not in service:
+        raise ScenarioError(Problem("has no section service: with compute, as profiles of hetsim calibrate have", file=str(path)))
+    try:
+        return read.data, Service.model_validate(service)
+    except ValidationError as error:
+        raise ScenarioError(translate(error, read, Service, ("service",))) from None
+
+
+def _verify(
+    device: Device, path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float, seed: int,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    from sim.calibrate.verify import Profile, verify
+
+    about = data.get("measured")
+    name = about.get("device") if isinstance(about, dict) else None
+    if name is not None and name != device.name:
+        console.warnings([f"{path} was measured on {name}; this is {device.name}"], quiet)
+    if (service.device == "cpu") != (device.kind == "cpu"):
+        raise click.UsageError(f"{path} is a profile of a {service.device or 'gpu'}, and the model runs on a {device.kind}")
+    profile = Profile.of(service)
+    wanted = rates or [share * profile.capacity for share in LOADS]
+    tell = lambda text: console.note(text, quiet)  # noqa: E731
+    rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
+    if as_json:
+        console.as_json([_as_mapping(row) for row in rows])
+    else:
+        console.lines(_compared(device, rows))
+
+
+def _as_mapping(row: Row) -> dict[str, Any]:
+    figures = {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
+    return {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error, **figures}
+
+
+def _compared(device: Device, rows: list[Row]) -> list[str]:
+    from sim.report import terminal
+
+    table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
+    for row in rows:
+        figures = row.figures()
+        for number, what in enumerate(("measured", "simulated"), start=1):
+            cells = [f"{1e3 * one[number]:.4g}" for one in figures[:3]] + [f"{figures[3][number]:.4g}"]
+            table.append([row.policy, f"{row.rate:.4g}/s", what, *cells])
+        errors = [f"{one[2] / one[1] - 1:+.1%}" for one in figures]
+        table.append(["", "", "difference", *errors])
+    return [device.name, "", *terminal.table(table, right=range(3, 7))]

@@ -1,0 +1,173 @@
+"""What a precision costs: how many replications of what length, from a pilot."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.experiment.jobs import Case, Progress, Watch, begun, cut_warmup, runner, simulate, take, tell_all
+from sim.experiment.policies import PolicyLike
+from sim.experiment.run import prepare
+from sim.results.statistics import chi_square_quantile, deviation, student_quantile
+from sim.results.wording import metric_name, seconds
+from sim.scenario.schema import LEAST_FOR_PRECISION
+
+if TYPE_CHECKING:
+    from sim.results.replications import Replications
+    from sim.scenario.scenario import Overrides, Scenario
+
+PILOT = 10
+LONGER = (4, 16)
+"""Lengths beside that of the scenario, as multiples."""
+LEVEL = 0.8
+"""Of the range that the pilot leaves for the number: its variance is known but roughly."""
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """Replications that a precision takes.
+
+    `replications` are expected, `low` to `high` where the pilot's variance leaves room (an 80 % interval); `longer`:
+    a multiple of the run's length -> replications of that length, as variance falls in proportion to it once runs
+    are long beside their congestion.  `spent`: seconds of wall clock for one replication of the pilot.
+    """
+
+    metric: str
+    precision: float
+    confidence: float
+    mean: float
+    half_width: float
+    pilot: int
+    replications: int
+    low: int
+    high: int
+    longer: Mapping[int, int]
+    length: str
+    spent: float
+    workers: int
+    runs: Replications
+
+    @property
+    def sentences(self) -> list[str]:
+        name, wanted = metric_name(self.metric), f"± {100 * self.precision:g} %"
+        level = f"{100 * self.confidence:g} %"
+        have = abs(self.half_width / self.mean)
+        said = [f"Pilot: {self.pilot} replications of {self.length} give {name} to ± {100 * have:.2g} % ({level})."]
+        if self.replications <= self.pilot:
+            said.append(f"{wanted} is reached by them; {self.replications} such runs would do ({self._time(1)}).")
+        else:
+            said.append(
+                f"{wanted} takes about {self.replications:,} such replications ({self.low:,} to {self.high:,}, as far "
+                f"as {self.pilot} runs tell): {self._time(1)}."
+            )
+            for times, number in self.longer.items():
+                said.append(f"Runs {times} times as long: about {number:,} of them, {self._time(times, number)}.")
+        said.append(
+            "Longer runs cost about the same in all, lose less to the warm-up, and are needed where a run is short "
+            f"beside its congestion; at least {LEAST_FOR_PRECISION} replications are made in any case."
+        )
+        said.append(
+            f"In the scenario: replications: {{precision: {100 * self.precision:g}%, metric: {self.metric}, "
+            f"max: {max(2 * self.high, 20)}}}"
+        )
+        return said
+
+    def _time(self, times: int, number: int | None = None) -> str:
+        total = self.spent * times * (self.replications if number is None else number) / self.workers
+        by = f"{self.workers} workers" if self.workers > 1 else "one worker"
+        return f"about {seconds(float(f'{total:.2g}'))} with {by}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the time: what is printed for programs does not depend on the machine."""
+        return {
+            "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
+            "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
+            "high": self.high, "longer": {str(times): number for times, number in self.longer.items()},
+        }  # fmt: skip
+
+
+def plan_precision(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    precision: float,
+    metric: str = "response_mean",
+    *,
+    confidence: float = 0.95,
+    pilot: int = PILOT,
+    policy: PolicyLike | None = None,
+    seed: int | None = None,
+    overrides: Overrides = (),
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> PrecisionPlan:
+    """How many replications, and how much time, a relative precision of a metric takes: judged from a pilot."""
+    from sim.results.metrics import metric as known
+
+    known(metric)
+    for what, share in (("precision", precision), ("confidence", confidence)):
+        if not 0 < share < 1:
+            raise UsageError(f"the {what} is a share above 0 and below 1, such as 5%, not {share:g}")
+    if pilot < 5:
+        raise UsageError(f"a pilot takes at least 5 replications, not {pilot}: fewer tell nothing of the spread")
+    loaded = prepare(scenario, policy, overrides)
+    runs, spent = _pilot(Case("", loaded, seed), metric, pilot, workers, progress)
+    values = runs.column(metric).to_numpy(dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
+    if runs.identical:
+        raise UsageError(runs.without_chance)
+    mean, spread = float(values.mean()), deviation(values)
+    if mean == 0 and spread > 0:
+        raise UsageError(f"the mean of {metric} is 0: no precision relative to it")
+    upper = (chi_square_quantile(0.5 - LEVEL / 2, pilot - 1), chi_square_quantile(0.5 + LEVEL / 2, pilot - 1))
+    high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
+    number = needed(spread, mean, precision, confidence)
+    half = student_quantile(0.5 + confidence / 2, pilot - 1) * spread / math.sqrt(pilot)
+    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence) for times in LONGER}
+    return PrecisionPlan(
+        metric, precision, confidence, mean, half, pilot, number,
+        needed(low, mean, precision, confidence), needed(high, mean, precision, confidence),
+        {times: many for times, many in longer.items() if number > LEAST_FOR_PRECISION and many < number},
+        _length(runs), spent, workers, runs,
+    )  # fmt: skip
+
+
+def needed(spread: float, mean: float, precision: float, confidence: float) -> int:
+    """The least number of replications, ten or more, whose interval is narrow enough for that standard deviation."""
+    number = LEAST_FOR_PRECISION
+    while True:  # Student's quantile falls with the number, so a few steps do
+        ratio = student_quantile(0.5 + confidence / 2, number - 1) * spread / (precision * abs(mean)) if spread else 0.0
+        if ratio**2 <= number:
+            return number
+        number = max(number + 1, math.ceil(ratio**2 * 0.98)) if ratio**2 > 1.02 * number else number + 1
+
+
+def _pilot(
+    case: Case, metric: str, pilot: int, workers: int, progress: Progress | None
+) -> tuple[Replications, float]:
+    """The replications, and the wall clock of one, taken in this process while nothing else of ours runs."""
+    began = time.perf_counter()
+    watch = Watch(progress, pilot)
+    with watch, runner([case], pilot, False, [metric], 1, watch) as fetch:
+        remarks, warnings = cut_warmup(fetch, [pilot])
+        fetch.begin([(0, replication) for replication in range(pilot)])
+        began = time.perf_counter()
+        runs = begun(simulate(fetch.cases[0], 0, watch=watch), [metric])
+        watch.finished()
+        for replication in range(1, pilot):
+            take(runs, fetch(0, replication), replication)
+            watch.finished()
+    tell_all([runs], remarks, warnings)
+    return runs, (time.perf_counter() - began) / pilot
+
+
+def _length(runs: Replications) -> str:
+    """`72 h`, or how many tasks they have where they go on until these are done."""
+    first = runs.results[0]
+    return seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"

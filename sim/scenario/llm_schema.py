@@ -1,0 +1,123 @@
+"""`service: {kind: llm}`: a language model that answers token by token."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from sim.model.units import Bytes, Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
+from sim.scenario.service_schema import Service
+
+PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
+MOST_TOKENS = 10**9
+
+
+class StepTime(Model):
+    """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
+    of context of the sequences that decode."""
+
+    fixed: Seconds = 0.0
+    per_sequence: Seconds = 0.0
+    per_prompt_token: Seconds = 0.0
+    per_context_token: Seconds = 0.0
+
+
+class Cache(Model):
+    """Keys and values: bytes a token, and how many tokens a block holds."""
+
+    per_token: Annotated[Bytes, Field(gt=0)]
+    block: Annotated[Count, Field(le=65_536)] = 16
+
+
+class Prefixes(Model):
+    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
+
+    tokens: Annotated[Count, Field(le=MOST_TOKENS)] = 512
+
+
+class Autoscale(Model):
+    """From `min` to `max` replicas, so many that each has about `target` requests; one change each `cooldown`."""
+
+    min: Count = 1
+    max: Count
+    target: Positive
+    cooldown: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _order(self) -> Autoscale:
+        if self.max < self.min:
+            raise KeyProblem("max", f"at most {self.max} replicas and at least {self.min} contradict each other")
+        return self
+
+
+class Disaggregated(Model):
+    """Replicas that only prefill, and replicas that decode; keys and values move between them."""
+
+    prefill: Count
+    decode: Count
+
+
+class TokenLimits(Model):
+    """What a request may take: to its first token, and for each further token on average."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+
+
+class LanguageModel(Model):
+    """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
+
+    `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
+    memory holds keys and values.
+    """
+
+    kind: Literal["llm"]
+    step: StepTime
+    device: Name = "gpu"
+    gpus: Count = 1
+    replicas: Count | None = None
+    model: Bytes = 0
+    kv: Cache | None = None
+    prefill_chunk: Annotated[Count, Field(le=MOST_TOKENS)] | None = None
+    max_sequences: Annotated[Count, Field(le=1_000_000)] = 256
+    preemption: Literal["recompute", "swap"] = "recompute"
+    prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
+    disaggregated: Disaggregated | None = None
+    autoscale: Autoscale | None = None
+    slo: TokenLimits = TokenLimits()
+    batching: PolicyName = None
+    routing: PolicyName = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> LanguageModel:
+        step = self.step
+        if not step.fixed and not (step.per_prompt_token and step.per_sequence):
+            raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
+        if self.disaggregated is not None and self.autoscale is not None:
+            raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
+        for other in ("disaggregated", "autoscale"):
+            if self.replicas is not None and getattr(self, other) is not None:
+                raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
+        if self.prefix_cache is not None and self.kv is None:
+            raise KeyProblem("prefix_cache", "prefixes are kept in KV blocks; give kv: {per_token: ...}")
+        if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
+            what = f"{self.prefix_cache.tokens} tokens are no whole number of blocks of {self.kv.block}"
+            raise KeyProblem("prefix_cache", what)
+        for key in ("disaggregated", "preemption"):
+            needed = self.disaggregated is not None if key == "disaggregated" else self.preemption == "swap"
+            if needed and self.kv is None:
+                raise KeyProblem(key, "keys and values are moved; give kv: {per_token: ...}")
+        return self
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, LanguageModel):
+        return "<llm>"
+    return "<llm>" if isinstance(value, dict) and "kind" in value else "<batches>"
+
+
+AnyService = Annotated[
+    Annotated[Service, Tag("<batches>")] | Annotated[LanguageModel, Tag("<llm>")], Discriminator(_kind)
+]

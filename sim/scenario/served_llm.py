@@ -1,0 +1,195 @@
+"""From a `service: {kind: llm}` entry to its mode, its requests and its `LanguageService`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import DeviceType
+from sim.model.service import Autoscaling, LanguageService, StepTimes
+from sim.model.tasks import Mode, Tasks
+from sim.scenario import llm_schema
+from sim.scenario.document import Path_
+from sim.scenario.streams import Context, Stream
+from sim.scenario.workload_schema import Entry
+
+UNLIMITED = 1 << 40
+"""KV blocks where memory sets no limit."""
+
+
+class ServedLanguage:
+    """The language model of one entry while its stream is drawn."""
+
+    def __init__(self, service: llm_schema.LanguageModel, name: str, path: Path_, context: Context):
+        self.service = service
+        self.name = name
+        self.path = path
+        self.context = context
+        self.times = step_times(service)
+        self.extra: dict[str, np.ndarray] = {}
+        """The tokens of the requests drawn last."""
+        self._mode: Mode | None = None
+
+    def mode(self) -> Mode:
+        """A replica, on the one type of device that the service names."""
+        if self._mode is None:
+            service = self.service
+            devices = [one for one in self.context.modes.of_kind(service.device) if one.kind != "cpu"]
+            if len(devices) != 1:
+                raise self._fail("device", self._which(devices))
+            device = devices[0]
+            if device.streams > 1 or device.sharing.kind != "exclusive":
+                text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
+                raise self._fail("device", f"a replica keeps its devices to itself; {text}")
+            modes, memory = self.context.modes, device.memory or 0
+            self._mode = modes.mode(device, gpus=service.gpus, gpu_memory=memory, name=self.name)
+            if modes.fits(self._mode):
+                blocks_of(service, device, self)
+        return self._mode
+
+    def _which(self, devices: list[DeviceType]) -> str:
+        if devices:
+            names = ", ".join(one.name for one in devices)
+            return f"step times are of one type of device, and {self.service.device} may be {names}; name one of them"
+        return f"the cluster has no accelerator {self.service.device}"
+
+    def _fail(self, key: str, text: str) -> Exception:
+        return self.context.fail((*self.path, "service", key), text)
+
+    def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
+        """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
+        if demand.tokens is None:
+            text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
+            raise self.context.fail(self.path, text)
+        stream = self.context.random.stream
+        self.extra = {
+            f"{key}_tokens": whole(getattr(demand.tokens, key).sample(stream("tokens", *label, key), n))
+            for key in ("prompt", "output")
+        }
+        return [(self.mode(), self.alone())]
+
+    def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
+        """The mode and the times of n requests of a trace, each alone; the columns of tokens are then in `extra`."""
+        missing = [name for name in ("prompt_tokens", "output_tokens") if name not in extra]
+        if missing:
+            text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
+            raise self.context.fail((*self.path, "trace"), text)
+        self.extra = {name: whole(extra[name]) for name in ("prompt_tokens", "output_tokens")}
+        return [(self.mode(), self.alone())]
+
+    def alone(self) -> np.ndarray:
+        return self.times.alone(self.extra["prompt_tokens"], self.extra["output_tokens"], self.service.prefill_chunk)
+
+    def finish(self, stream: Stream, entry: Entry) -> None:
+        """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
+        stream.language = self.service
+        if not len(stream):
+            return
+        if self.service.prefix_cache is not None and stream.hash_ids is None:
+            text = "prefix_cache finds nothing: no request says what its prompt begins with (hash_ids of a trace)"
+            self.context.warnings.append(f"{self.name}: {text}")
+        prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
+        block = 16 if self.service.kv is None else self.service.kv.block
+        beyond = int((-(-(prompt + output - 1) // block) > blocks_of(self.service, self.mode().type, self)).sum())
+        if beyond:
+            what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
+            self.context.warnings.append(f"{self.name}: {what}")
+        self._warn_of_overload(_rate(entry, stream), prompt, output)
+
+    def _warn_of_overload(self, rate: float, prompt: np.ndarray, output: np.ndarray) -> None:
+        """The least a request takes of a replica: its tokens, with the fixed times shared by the fullest steps."""
+        times, service = self.times, self.service
+        decodes = output - 1.0
+        context = decodes * prompt + decodes * output / 2
+        shared = times.per_sequence + times.fixed / service.max_sequences
+        decode = float((shared * decodes + times.per_context_token * context).mean())
+        prefill = float((times.per_prompt_token * prompt).mean())
+        most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
+        loads = [(most, prefill + decode)]
+        if service.disaggregated is not None:
+            loads = [(service.disaggregated.prefill, prefill), (most, decode)]
+        capacity = min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
+        if rate > capacity:
+            self.context.warnings.append(
+                f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {capacity:.4g}/s: "
+                "the queue grows without bound"
+            )
+
+
+def _rate(entry: Entry, stream: Stream) -> float:
+    """Requests per second in the long run; 0 where answers decide when the next ones come."""
+    arrivals: Any = entry.arrivals
+    if arrivals is not None:
+        return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
+    lasts = float(stream.arrival.max() - stream.arrival.min())
+    return (len(stream) - 1) / lasts if lasts > 0 else 0.0
+
+
+def step_times(service: llm_schema.LanguageModel) -> StepTimes:
+    step = service.step
+    return StepTimes(step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token)
+
+
+def whole(values: np.ndarray) -> np.ndarray:
+    """Tokens as whole numbers, at least one."""
+    return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MOST_TOKENS).astype(np.int64)
+
+
+def replicas_of(service: llm_schema.LanguageModel) -> int:
+    """Replicas at the start, those that only prefill left out."""
+    if service.disaggregated is not None:
+        return service.disaggregated.decode
+    return service.autoscale.min if service.autoscale is not None else service.replicas or 1
+
+
+def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
+    """KV blocks that fit beside the weights into the memory of a replica."""
+    if device.memory is None:
+        return UNLIMITED
+    memory = device.memory * service.gpus
+    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
+    room = memory - service.model
+    if room < 0 and served is not None:
+        raise served._fail("model", f"the model needs {service.model / 1e9:g} GB, {what} has {memory / 1e9:g} GB")
+    if service.kv is None:
+        return UNLIMITED
+    blocks = room // (service.kv.per_token * service.kv.block)
+    if blocks < 1 and served is not None:
+        raise served._fail("kv", f"not even one block fits beside the model into the {memory / 1e9:g} GB of {what}")
+    return int(blocks)
+
+
+def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
+    """The language models of a run, with the rows of their requests in order of arrival."""
+    found = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        service = stream.language
+        if service is None or not len(stream):
+            continue
+        rows = np.sort(rank[start : start + len(stream)])
+        shape = tasks.shapes[tasks.shape[rows[0]]]
+        scale, separate = service.autoscale, service.disaggregated
+        found.append(
+            LanguageService(
+                stream.name,
+                shape,
+                rows,
+                step_times(service),
+                blocks_of(service, shape.modes[0].type),
+                16 if service.kv is None else service.kv.block,
+                0 if service.kv is None else service.kv.per_token,
+                service.model,
+                service.prefill_chunk,
+                service.max_sequences,
+                service.preemption == "swap",
+                replicas_of(service),
+                0 if separate is None else separate.prefill,
+                None if scale is None else Autoscaling(scale.min, scale.max, scale.target, scale.cooldown),
+                0 if service.prefix_cache is None else service.prefix_cache.tokens,
+                math.inf if service.slo.ttft is None else service.slo.ttft,
+                math.inf if service.slo.tpot is None else service.slo.tpot,
+            )
+        )
+    return found
