@@ -26,6 +26,7 @@ from sim.results.modes import ModeTable
 COLUMNS = (
     "launch", "task", "members", "mode", "device_type", "device", "node", "decided", "start", "upload_start",
     "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", "energy_j",
+    "fill",
 )  # fmt: skip
 
 
@@ -216,7 +217,10 @@ def categorical(codes: np.ndarray, names: list[str]) -> Any:
 
 
 def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """One row a launch: what ran where, when its stages were, how it ended, what it cost."""
+    """One row a launch: what ran where, when its stages were, how it ended, what it cost.
+
+    `fill` is how long its first task had been ready when it was decided: of a batch the time it took to fill.
+    """
     launches = launches_of(record, table)
     columns, count, tasks = record.launches, len(launches), record.input.tasks
     places = Places(record)
@@ -255,5 +259,6 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
         "busy": launches.busy,
         "lost": np.zeros(count) if launches.lost is None else launches.lost,
         "energy_j": launches.energy,
+        "fill": launches.decided - record.ready[launches.task],
     }
     return pd.DataFrame(frame, columns=list(COLUMNS))

@@ -35,6 +35,9 @@ class Usage:
     asleep: np.ndarray
     busy: np.ndarray
     allocated: np.ndarray
+    uploading: np.ndarray
+    downloading: np.ndarray
+    """Seconds in which its copy engines moved data of launches."""
     launches: np.ndarray
     dynamic: np.ndarray
     wasted: np.ndarray
@@ -70,12 +73,29 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     lost = energy * launches.lost_part
     wasted = places.spread(launches.place, lost, devices)
     energy -= lost
+    spans = transfers_of(record, len(launches))
+    copied = [places.spread(launches.place, overlap(*span, low, high), devices) for span in spans]
     return Usage(
         low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=allocated, launches=number,
+        uploading=copied[0], downloading=copied[1],
         dynamic=places.spread(launches.place, energy, devices), wasted=wasted,
         idle=watts_idle * up, sleep=watts_sleep * asleep,
         watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
     )  # fmt: skip
+
+
+def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Begin and end of the upload and of the download of each launch; NaN where it has none."""
+    columns = record.launches
+    if columns is None:
+        never = np.full(count, np.nan)
+        return [(never, never), (never, never)]
+    ended = np.where(np.isnan(columns["end"]), record.end, columns["end"])
+    spans = []
+    for begin, end in (("upload_start", "upload_end"), ("download_start", "end")):
+        since, until = np.asarray(columns[begin]), np.asarray(columns[end])
+        spans.append((since, np.where(np.isnan(until), ended, until)))  # some were still under way at the end
+    return spans
 
 
 def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -156,6 +176,7 @@ def _states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.nda
 def devices_table(record: Record, use: Usage) -> pd.DataFrame:
     """One row a device (the cores of a node are one), over the window of `use`.
 
+    `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
     `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
     `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work.
     """
@@ -172,6 +193,8 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
         "asleep": use.asleep * use.count,
         "utilisation": utilisation,
         "allocation": allocation,
+        "uploading": use.uploading,
+        "downloading": use.downloading,
         "launches": use.launches.astype(np.int64),
         "energy_j": use.dynamic + use.wasted + use.idle + use.sleep,
         "energy_tasks_j": use.dynamic,
@@ -193,7 +216,8 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     """The state of the system as steps: each row holds from its `time` to the next row's.
 
     `waiting` are tasks that are ready and not in a launch, `running` those whose launch has begun its first
-    stage.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares.
+    stage.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
+    launches transfer data, `uploading` and `downloading` count those that do.
     `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
     without GPUs: cores).
     """
@@ -208,6 +232,12 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
     finished[launches.open & (finished == record.end)] = np.inf
     grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]])
+    moved = {}
+    for name, (since, until) in zip(("uploading", "downloading"), transfers_of(record, len(launches)), strict=True):
+        some = ~np.isnan(since)
+        if some.any():
+            moved[name] = since[some], np.where(until[some] < record.end, until[some], np.inf)
+            grid = np.concatenate([grid, since[some], until[some]])
     grid = np.unique(grid[grid <= record.end])
 
     def steps(begin: np.ndarray, end: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
@@ -234,6 +264,8 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
         "busy_gpus": steps(computed, finished, gpus) / 1e6,
         "allocated_gpus": steps(launches.decided, ended, gpus) / 1e6,
     }
+    for name, (since, until) in moved.items():
+        columns[name] = steps(since, until).astype(np.int64)
     if by is not None:
         amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
         for name, weight in _groups(record, table, launches, places, amount, by):

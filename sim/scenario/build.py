@@ -39,6 +39,9 @@ from sim.workload.traces import TaskTable
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
 
+HOPELESS = 0.01
+"""Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
+
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
@@ -76,7 +79,8 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
     context.warnings += check_chances(tasks, faults, cluster)
-    context.warnings += hopeless_deadlines(tasks)
+    hopeless, many = hopeless_deadlines(tasks)
+    (context.warnings if many else context.notes).extend(hopeless)
     if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
         text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
         raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
@@ -106,10 +110,11 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     )
 
 
-def hopeless_deadlines(tasks: Tasks) -> list[str]:
-    """A warning of tasks whose deadline is nearer than their time alone on any device: how many, and by how much."""
+def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
+    """What is to be said of tasks whose deadline is nearer than their time alone on any device: how many, and by how
+    much; and whether they are more than the few that drawn sizes bring with them."""
     if tasks.deadline is None or not len(tasks):
-        return []
+        return [], False
     fastest = np.full(len(tasks), np.inf)
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
@@ -120,9 +125,10 @@ def hopeless_deadlines(tasks: Tasks) -> list[str]:
         lacking = fastest - (tasks.deadline - tasks.arrival)
     late = lacking > 1e-9 * fastest
     if not late.any():
-        return []
+        return [], False
     number, most = f"{int(late.sum()):,} of {len(tasks):,} tasks", f"{lacking[late].max():.4g} s at most"
-    return [f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"]
+    text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"
+    return [text], float(late.mean()) > HOPELESS
 
 
 def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[Any]:
