@@ -116,7 +116,7 @@ class AsyncLinear(Batching):
         are long, and late, as on one stream, where they are short beside σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.of(self.running)
-        if sigma < 0.05 * upload:
+        if sigma <= 0.05 * upload:
             return 0.0
         low, high = 0.0, LATEST
         for _ in range(6):

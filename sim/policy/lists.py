@@ -65,12 +65,13 @@ class ListScheduler(Scheduler):
         self.discipline = discipline
         self.drop_expired = drop_expired
         self.queue = TaskQueue()
-        self.by_shape: dict[Shape, TaskQueue] = {}
+        self.by_shape: dict[Shape | tuple[Shape, tuple[int, ...]], TaskQueue] = {}
+        """A queue for each demand: a shape, and where admission ties tasks to some of its modes these besides."""
         self.dispatcher: Dispatcher | None = None
         """Where there are services: gives them devices."""
         self._alone = False
-        self._blocked: dict[Shape, None] = {}
-        """Shapes that fit nowhere since the last release."""
+        self._blocked: dict[Shape | tuple[Shape, tuple[int, ...]], None] = {}
+        """Demands that fit nowhere since the last release."""
         self._releases = -1
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
@@ -81,9 +82,10 @@ class ListScheduler(Scheduler):
         if self.discipline == "block":
             self.queue.push(self.order(task), task)
         else:
-            queue = self.by_shape.get(task.shape)
+            demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+            queue = self.by_shape.get(demand)
             if queue is None:
-                queue = self.by_shape[task.shape] = TaskQueue()
+                queue = self.by_shape[demand] = TaskQueue()
             queue.push(self.order(task), task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -165,7 +167,7 @@ class ListScheduler(Scheduler):
                     heapreplace(heads, (following, queue, shape))
                 continue
             heappop(heads)
-            if not any(view.fits(mode) for mode in task.modes):
+            if not any(view.fits(task.modes[position]) for position in task.modes_by_speed()):
                 blocked[shape] = None  # starts free nothing, nor do arrivals: not again before a release
             elif self.placement is not None:
                 yield from self._others(queue, task, view)
