@@ -103,8 +103,9 @@ def test_precision_stops_in_time_whatever_the_workers():
 
 
 def test_precision_that_is_not_reached_stops_at_the_most():
-    runs = sim.run(SMALL, replications={"precision": "0.01%", "metric": "wait_mean", "max": 7})
-    assert len(runs) == 7
+    runs = sim.run(SMALL, replications={"precision": "0.01%", "metric": "wait_mean", "max": 12})
+    assert len(runs) == 12
+    assert any(text.startswith("precision not reached") for text in runs.warnings)
 
 
 def test_further_metrics_are_kept():

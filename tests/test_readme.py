@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from yaml import safe_load as parse
+
+import sim
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -20,7 +23,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
-    (scenario,) = blocks("yaml")
+    scenario = blocks("yaml")[0]
     (folder / "mix.yaml").write_text(scenario, encoding="utf-8")
     return folder
 
@@ -41,6 +44,15 @@ def test_every_python_block_runs():
     namespace: dict[str, object] = {}
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), namespace)
+
+
+def test_the_service_runs():
+    """The part of a scenario that shows a service, with a cluster and a horizon around it."""
+    (_, service) = blocks("yaml")
+    around = "horizon: 5 s\ncluster: {nodes: {cpus: 4, gpus: {type: g, streams: 2}}}\n"
+    result = sim.run(parse(around + service), check=True)
+    assert result.metric("completed") > 2000
+    assert "async_linear" in result.policy
 
 
 def test_links_lead_somewhere():

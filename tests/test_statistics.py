@@ -166,9 +166,10 @@ def test_sentences_have_the_units_people_use():
 def test_where_nothing_is_random_there_is_no_interval_to_state():
     found = compare({"a": runs([4.0] * 3), "b": runs([3.0] * 3), "c": runs([3.0] * 3)}, ["response_mean"])
     assert found.sentences == [
-        "b: response mean 1 s below a in each of 3 runs",
-        "b and c: the same response mean in each of 3 runs",
+        "b: response mean 1 s below a in every run; nothing here is random, so there is no interval",
+        "b: response mean the same as c in every run; nothing here is random, so there is no interval",
     ]
+    assert found.winners == {"response_mean": None} and found.table["response_mean", "half_width"].isna().all()
 
 
 def test_runs_in_which_one_policy_is_undefined_are_not_dropped_silently():

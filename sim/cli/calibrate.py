@@ -24,13 +24,16 @@ LOADS = (0.3, 0.7)
 @click.command(short_help="Measure this machine's device and write profiles for scenarios.")
 @click.option("--model", required=True, metavar="MODULE:FACTORY",
               help="A function without arguments that makes a PyTorch module or a device.")
-@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...", help="Batch sizes to measure.")
-@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True, help="Times each is measured.")
+@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
+              help="Batch sizes to measure.")
+@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
+              help="Times each is measured.")
 @click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
               help="Where a PyTorch module runs.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR",
               help="Folder for the profiles.  [default: the current one]")
-@click.option("--name", metavar="NAME", help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")
+@click.option("--name", metavar="NAME",
+              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
 @click.option("--verify", "profile", type=click.Path(path_type=Path), metavar="PROFILE",
               help="Drive the device with requests and print measured beside simulated figures.")
@@ -79,7 +82,8 @@ def _sizes(text: str) -> list[int]:
     if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
         raise click.UsageError(f"--batches: each size must be larger than the one before it, and {text} is not so")
     if len(sizes) < 2:
-        raise click.UsageError("--batches: one size does not tell what a request and what a batch takes; give two or more")
+        text = "one size does not tell what a request and what a batch takes; give two or more"
+        raise click.UsageError(f"--batches: {text}")
     return sizes
 
 
@@ -126,7 +130,8 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     read = document.read(path)
     service = read.data.get("service")
     if not isinstance(service, dict) or "compute" not in service:
-        raise ScenarioError(Problem("has no section service: with compute, as profiles of hetsim calibrate have", file=str(path)))
+        text = "has no section service: with compute, as profiles of hetsim calibrate have"
+        raise ScenarioError(Problem(text, file=str(path)))
     try:
         return read.data, Service.model_validate(service)
     except ValidationError as error:
@@ -144,7 +149,8 @@ def _verify(
     if name is not None and name != device.name:
         console.warnings([f"{path} was measured on {name}; this is {device.name}"], quiet)
     if (service.device == "cpu") != (device.kind == "cpu"):
-        raise click.UsageError(f"{path} is a profile of a {service.device or 'gpu'}, and the model runs on a {device.kind}")
+        of = service.device or "gpu"
+        raise click.UsageError(f"{path} is a profile of a {of}, and the model runs on a {device.kind}")
     profile = Profile.of(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
     tell = lambda text: console.note(text, quiet)  # noqa: E731
@@ -166,8 +172,8 @@ def _compared(device: Device, rows: list[Row]) -> list[str]:
     table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
     for row in rows:
         figures = row.figures()
-        for number, what in enumerate(("measured", "simulated"), start=1):
-            cells = [f"{1e3 * one[number]:.4g}" for one in figures[:3]] + [f"{figures[3][number]:.4g}"]
+        for what, values in (("measured", [one[1] for one in figures]), ("simulated", [one[2] for one in figures])):
+            cells = [f"{1e3 * value:.4g}" for value in values[:3]] + [f"{values[3]:.4g}"]
             table.append([row.policy, f"{row.rate:.4g}/s", what, *cells])
         errors = [f"{one[2] / one[1] - 1:+.1%}" for one in figures]
         table.append(["", "", "difference", *errors])

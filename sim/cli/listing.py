@@ -13,8 +13,8 @@ from sim.registry import POLICY_KINDS
 
 
 @click.command("list", short_help="List policies, scenarios, trace formats or arrival processes.")
-@click.argument("what", metavar="policies|scenarios|traces|arrivals",
-                type=click.Choice(["policies", "scenarios", "traces", "arrivals"]))  # fmt: skip
+@click.argument("what", metavar="policies|scenarios|traces|clusters|arrivals",
+                type=click.Choice(["policies", "scenarios", "traces", "clusters", "arrivals"]))  # fmt: skip
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
 @JSON
 @VERBOSITY
@@ -22,7 +22,9 @@ def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
     """List what can be named in a scenario or on the command line, with its parameters."""
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
-    entries = {"policies": _policies, "scenarios": _scenarios, "traces": _traces, "arrivals": _arrivals}[what]
+    entries = {
+        "policies": _policies, "scenarios": _scenarios, "traces": _traces, "clusters": _clusters, "arrivals": _arrivals,
+    }[what]  # fmt: skip
     found = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
     if as_json:
         console.as_json(found)
@@ -46,6 +48,13 @@ def _traces() -> list[dict[str, Any]]:
     from sim import registry
 
     return [_row("trace", name, lambda name=name: registry.entry("traces", name)) for name in registry.table("traces")]
+
+
+def _clusters() -> list[dict[str, Any]]:
+    from sim import registry
+
+    names = registry.table("clusters")
+    return [_row("nodes", name, lambda name=name: registry.entry("clusters", name)) for name in names]
 
 
 def _arrivals() -> list[dict[str, Any]]:
@@ -92,7 +101,7 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
         }
     from sim import registry
 
-    if kind == "trace":
+    if kind in ("trace", "nodes"):
         found = dict(inspect.signature(item).parameters)
     elif kind == "scheduler" and not inspect.isclass(item):
         from sim.policy.lists import ListScheduler
@@ -113,7 +122,7 @@ def _default(value: Any) -> str:
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
     "batching": "batching policies", "routing": "routing policies",
-    "trace": "trace formats", "arrivals": "arrival processes",
+    "trace": "trace formats", "nodes": "formats of node lists", "arrivals": "arrival processes",
 }  # fmt: skip
 
 

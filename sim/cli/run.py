@@ -144,7 +144,8 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
         raise UsageError("; ".join(dict.fromkeys(refused)) or "no metric of this run has batch means")
     first = next(iter(found.values()))
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
-    lines = [head, *terminal.table(rows), *(line for text in refused for line in terminal.wrapped(f"refused: {text}", indent=2))]
+    said = [line for text in refused for line in terminal.wrapped(f"refused: {text}", indent=2)]
+    lines = [head, *terminal.table(rows), *said]
     return {"lines": lines, "json": found}
 
 

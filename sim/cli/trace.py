@@ -31,9 +31,20 @@ def trace() -> None:
 @trace.command(short_help="Say what is in a trace.")
 @READING
 @JSON
-def inspect(file: str, form: str, options: tuple[str, ...], verbose: bool, as_json: bool) -> None:
-    """Say what is in a trace: how many tasks (or requests), when, how long, which columns."""
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw it there.")
+def inspect(
+    file: str, form: str, options: tuple[str, ...], verbose: bool, as_json: bool, out: Path | None
+) -> None:
+    """Say what is in a trace: how many tasks (or requests), when, how long, how large, which columns.
+
+    The load over time counts every task from its recorded start, or from its submission where there is none, for as
+    long as it takes.
+    """
+    from sim.errors import UsageError
+
     table = read(file, form, options)
+    if out is not None and table.requests:
+        raise UsageError("--out draws the tasks of a trace; this one has requests")
     found = contents(table)
     if as_json:
         console.as_json(found)
@@ -41,16 +52,94 @@ def inspect(file: str, form: str, options: tuple[str, ...], verbose: bool, as_js
         console.lines(_text(found))
     for remark in table.notes:
         console.note(remark)
+    if out is not None:
+        from sim.plots.trace import trace as draw
+
+        draw(table).savefig(out)
+        console.note(f"picture: {out}")
 
 
-@trace.command(short_help="Check a trace.")
+@trace.command(short_help="Check a trace, or a model of a cluster against its log.")
 @READING
-def validate(file: str, form: str, options: tuple[str, ...], verbose: bool) -> None:
-    """Check a trace; every problem is listed with its line."""
+@click.option("--cluster", metavar="FORMAT:FILE",
+              help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.")
+@click.option("--policy", metavar="NAME", help="Replay under this policy instead of as_recorded.")
+@JSON
+def validate(
+    file: str,
+    form: str,
+    options: tuple[str, ...],
+    verbose: bool,
+    cluster: str | None,
+    policy: str | None,
+    as_json: bool,
+) -> None:
+    """Check a trace; every problem is listed with its line.
+
+    With --cluster, or where FILE is a scenario (.yaml), the trace is replayed as it was recorded, and simulated wait,
+    response and allocation are printed beside the recorded ones.
+    """
+    if cluster is not None or Path(file).suffix in (".yaml", ".yml"):
+        _replayed(file, form, options, cluster, policy, as_json)
+        return
     table = read(file, form, options)
+    found = {"file": file, "valid": True, _rows(table): len(table), "notes": table.notes}
+    if as_json:
+        console.as_json(found)
+        return
     console.lines([f"{file}: valid; {len(table):,} {_rows(table)}"])
     for remark in table.notes:
         console.note(remark)
+
+
+def _replayed(
+    file: str, form: str, options: tuple[str, ...], cluster: str | None, policy: str | None, as_json: bool
+) -> None:
+    """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
+    from sim.errors import UsageError
+    from sim.experiment.run import prepare
+    from sim.experiment.run import run as run_scenario
+    from sim.results.recorded import against_record
+
+    source: Any = file
+    if cluster is not None:
+        nodes, sign, listed = cluster.partition(":")
+        if not sign:
+            raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+        source = {
+            "name": Path(file).name,
+            "cluster": {"trace": {"format": nodes, "path": listed}},
+            "workload": [{"trace": {"format": form, "path": file, **_given(options)}, "unfit": "leave_out"}],
+        }
+    loaded = prepare(source, policy or "as_recorded", ())
+    outcome: Any = run_scenario(loaded, replications=1)
+    table = against_record(outcome)
+    notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
+    if as_json:
+        pair = ("recorded", "simulated")
+        rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
+        console.as_json({"file": file, "tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes})
+        return
+    console.lines(_compared(file, table, notes))
+    for remark in [*loaded.notes, *outcome.record.input.warnings]:
+        console.note(remark)
+
+
+def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
+    from sim.report import terminal
+
+    rows = [["", "recorded", "simulated", "difference"]]
+    for name, row in table.iterrows():
+        pair = [float(row["recorded"]), float(row["simulated"])]
+        if name == "allocation":
+            texts = [f"{100 * value:.2f} %" for value in (*pair, pair[1] - pair[0])]
+        else:
+            texts = terminal.several([*pair, pair[1] - pair[0]], terminal.SECONDS)
+        rows.append([str(name).replace("_", " "), *texts])
+    told = [[name.replace("_", " "), f"{value:,.6g}"] for name, value in notes.items()]
+    count = int(table["tasks"].iloc[0])
+    return [f"{file}: {count:,} tasks with a recorded start", "", *terminal.table(rows, right=range(1, 4)), "",
+            *terminal.table(told)]  # fmt: skip
 
 
 @trace.command(short_help="Write a trace as a plain table.")
@@ -85,9 +174,22 @@ def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
     """The tasks in a file, through the registered reader; problems are addressed by its parameters."""
     from dataclasses import replace
 
-    from sim.errors import ScenarioError, UsageError
+    from sim.errors import ScenarioError
     from sim.scenario import document
     from sim.scenario.trace_schema import check_traces
+
+    data = {"workload": [{"trace": {"format": form, "path": file, **_given(options)}}]}
+    specs, problems = check_traces(document.from_mapping(data), Path())
+    if problems:
+        prefix = "workload.0.trace."
+        raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
+    return specs[0].read()
+
+
+def _given(options: tuple[str, ...]) -> dict[str, Any]:
+    """The values of --option."""
+    from sim.errors import ScenarioError, UsageError
+    from sim.scenario import document
 
     given: dict[str, Any] = {}
     for text in options:
@@ -98,12 +200,7 @@ def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
             given[key.strip()] = document.parse_value(value.strip())
         except ScenarioError as error:
             raise UsageError(f"--option {text}: the value {error.problems[0].message}") from None
-    data = {"workload": [{"trace": {"format": form, "path": file, **given}}]}
-    specs, problems = check_traces(document.from_mapping(data), Path())
-    if problems:
-        prefix = "workload.0.trace."
-        raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
-    return specs[0].read()
+    return given
 
 
 def contents(table: TaskTable) -> dict[str, Any]:
@@ -118,7 +215,7 @@ def contents(table: TaskTable) -> dict[str, Any]:
         durations[name] = {
             "tasks": len(known), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
         }  # fmt: skip
-    labels = {"id": table.id, "class": table.class_, "user": table.user}
+    labels = {"id": table.id, "class": table.class_, "user": table.user, "devices": table.devices}
     columns = [
         *(name for name, values in labels.items() if values is not None),
         *table.numbers,
@@ -135,7 +232,14 @@ def contents(table: TaskTable) -> dict[str, Any]:
         "columns": columns,
         "kept_columns": list(table.extra),
         "durations": durations,
-    } | (_tokens(table) if table.requests else {})
+    } | (_tokens(table) if table.requests else _amounts(table))
+
+
+def _amounts(table: TaskTable) -> dict[str, Any]:
+    """Sizes, and the load over time."""
+    from sim.workload import summary
+
+    return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
@@ -147,7 +251,8 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
         if name in table.extra:
             values = table.extra[name]
             quantiles = np.quantile(values, [0, 0.5, 0.95, 1]).tolist()
-            sizes[name] = {"mean": float(values.mean()), **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))}
+            ranks = dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
+            sizes[name] = {"mean": float(values.mean()), **ranks}
     found: dict[str, Any] = {"tokens": sizes}
     if table.hash_ids is not None and len(table.hash_ids.values):
         blocks = table.hash_ids.values
@@ -197,4 +302,41 @@ def _text(found: dict[str, Any]) -> list[str]:
         values = [numbers[key] for key in ("mean", "min", "p50", "p95", "max")]
         texts = ["–"] * 5 if values[0] is None else terminal.several(values, terminal.SECONDS)
         rows.append([name, terminal.count(numbers["tasks"]), *texts])
-    return [found["file"], "", *terminal.table(facts), "", *terminal.table(rows, right=range(1, 7))]
+    table = terminal.table(rows, right=range(1, 7))
+    return [found["file"], "", *terminal.table(facts), "", *table, *_sizes_text(found), *_load_text(found)]
+
+
+def _sizes_text(found: dict[str, Any]) -> list[str]:
+    """Tasks by size, where they hold GPUs."""
+    from sim.report import terminal
+
+    if all(row["gpus"] == "none" for row in found["sizes"]):
+        return []
+    rows = [["GPUs", "tasks", "share", "of GPU time"]]
+    for row in found["sizes"]:
+        shares = [f"{100 * row[key]:.1f} %" for key in ("tasks_share", "work_share")]
+        rows.append([row["gpus"], terminal.count(row["tasks"]), *shares])
+    parts = f"{100 * found['fractions']:.1f} % take a fraction, {100 * found['gangs']:.1f} % are gangs"
+    return ["", *terminal.table(rows, right=range(1, 4)), f"of the tasks on GPUs {parts}"]
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def _load_text(found: dict[str, Any]) -> list[str]:
+    """The load over time, as bars of text."""
+    from sim.report import terminal
+
+    load = found["load"]
+    lines = []
+    for key, name in (("gpus", "GPUs held"), ("cores", "cores held"), ("jobs", "submissions")):
+        values = load.get(key, [])
+        most = max(values, default=0)
+        if most > 0:
+            bars = "".join(BARS[min(8, int(8.999 * value / most))] for value in values)
+            mean = sum(values) / len(values)
+            lines.append([name, f"|{bars}|", f"mean {mean:,.4g}, most {most:,.4g}"])
+    if not lines:
+        return []
+    stretch = terminal.several([load["stretch"]], terminal.SECONDS)[0]
+    return ["", f"over the submissions, each sign {stretch}", *terminal.table(lines)]

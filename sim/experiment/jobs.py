@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -303,52 +304,98 @@ class Fetch:
 
 
 class FetchFromPool(Fetch):
-    """Gives what worker processes made ahead: a few jobs more than there are workers are in flight."""
+    """Gives what worker processes made ahead, and makes the next ones here rather than wait for those under way.
 
-    def __init__(self, pool: ProcessPoolExecutor, ahead: int, *others: Any):
+    So of n workers n - 1 are processes of their own: one start-up less, a second of imports, and none is idle.
+    """
+
+    def __init__(self, pool: ProcessPoolExecutor, workers: int, *others: Any):
         super().__init__(*others)
-        self.pool, self.ahead = pool, ahead
+        self.pool, self.workers = pool, workers
         self.place: dict[tuple[int, int], int] = {}
-        self.to_submit: Iterator[tuple[int, int]] = iter(())
+        self.queue: deque[tuple[int, int]] = deque()
         self.dropped: set[int] = set()
         self.futures: dict[tuple[int, int], Future[Outcome]] = {}
+        self.made: dict[tuple[int, int], Outcome] = {}
+        self.in_flight = 0
+        self.lock = threading.RLock()  # a worker that is done is given its next job in the pool's thread
 
     def begin(self, jobs: list[tuple[int, int]], series: bool = False) -> None:
         super().begin(jobs, series)
-        wanted = jobs if series else [job for job in jobs if job[1] > 0]  # the first run of each is made here, whole
-        self.place = {job: place for place, job in enumerate(wanted)}
-        self.to_submit = iter(wanted)
-        self._submit()
+        with self.lock:
+            wanted = jobs if series else [job for job in jobs if job[1] > 0]  # first runs are made here, whole
+            self.place = {job: place for place, job in enumerate(wanted)}
+            self.queue = deque(wanted)
+            self._submit()
 
     def drop(self, number: int) -> None:
-        self.dropped.add(number)
-        for job in [job for job in self.futures if job[0] == number]:
+        with self.lock:
+            self.dropped.add(number)
+            self._forget(lambda job: job[0] == number)
+
+    def _forget(self, unwanted: Callable[[tuple[int, int]], bool]) -> None:
+        for job in [job for job in self.futures if unwanted(job)]:
             self.futures.pop(job).cancel()
+        for job in [job for job in self.made if unwanted(job)]:
+            del self.made[job]
+
+    def _next(self) -> tuple[int, int] | None:
+        """The next job, unless there is enough ahead already that may turn out not to be needed."""
+        while self.queue and self.queue[0][0] in self.dropped:
+            self.queue.popleft()
+        ahead = len(self.futures) + len(self.made)
+        return self.queue.popleft() if self.queue and ahead < 2 * self.workers else None
 
     def _submit(self) -> None:
-        while len(self.futures) < self.ahead and (job := next(self.to_submit, None)) is not None:
-            if job[0] not in self.dropped:
-                self._send(job)
+        with self.lock:
+            while self.in_flight < self.workers - 1 and (job := self._next()) is not None:
+                with _interrupts_held():
+                    future = self.pool.submit(_work, *job, self.cases[job[0]].warmup, self.series)
+                self.in_flight += 1
+                self.futures[job] = future
+                future.add_done_callback(self._landed)
 
-    def _send(self, job: tuple[int, int]) -> None:
-        with _interrupts_held():
-            self.futures[job] = self.pool.submit(_work, *job, self.cases[job[0]].warmup, self.series)
+    def _landed(self, _: Future[Outcome]) -> None:
+        with self.lock, suppress(RuntimeError):  # the pool is closing, or broken: whoever asks for a result is told
+            self.in_flight -= 1
+            self._submit()
 
     def __call__(self, number: int, replication: int) -> Outcome:
-        # Replications that an earlier case no longer needs make room.
-        here = self.place[number, replication]
-        for job in [job for job in self.futures if self.place[job] < here]:
-            self.futures.pop(job).cancel()
-        while (number, replication) not in self.futures:
-            job = next(self.to_submit)
-            if self.place[job] >= here:
-                self._send(job)
-        outcome = self.futures.pop((number, replication)).result()
+        wanted = (number, replication)
+        here = self.place[wanted]
+        with self.lock:  # replications that an earlier case no longer needs make room
+            self._forget(lambda job: self.place[job] < here)
+            while self.queue and self.place[self.queue[0]] < here:
+                self.queue.popleft()
+        outcome = self._outcome(wanted)
         self._submit()
-        if outcome.values is None:
-            # Made again here, where the tables up to the failure can be kept.
+        if outcome is None or outcome.values is None:
+            # Made here, where the tables up to a failure can be kept.
             return super().__call__(number, replication)
         return outcome
+
+    def _outcome(self, wanted: tuple[int, int]) -> Outcome | None:
+        """Of a job that is done, or that a worker has; None of one that is still to be made."""
+        while True:
+            with self.lock:
+                if wanted in self.made:
+                    return self.made.pop(wanted)
+                if wanted not in self.futures:
+                    self.queue.remove(wanted)
+                    return None
+                future = self.futures[wanted]
+                job = None if future.done() else self._next()
+            if job is None:
+                found = future.result()
+                with self.lock:
+                    self.futures.pop(wanted, None)
+                return found
+            try:
+                made = Fetch.__call__(self, *job)
+            except Exception:  # told when its turn comes, if it does
+                made = Outcome(None)
+            with self.lock:
+                self.made[job] = made
 
 
 @contextmanager
@@ -377,9 +424,10 @@ def runner(
         return
     setup = _packed((cases, check, metrics, registry._registered))
     # Spawned, not forked: the same on every platform, and no thread of ours is copied in the middle of its work.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_set_up, initargs=(setup,))
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(workers - 1, mp_context=context, initializer=_set_up, initargs=(setup,))
     try:
-        yield FetchFromPool(pool, 2 * workers, cases, check, metrics, watch)
+        yield FetchFromPool(pool, workers, cases, check, metrics, watch)
     except BrokenProcessPool:
         raise RunError(f"a worker process died (out of memory?); try fewer workers. {_GUARD}") from None
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import UsageError
-from sim.theory import admission, batches, general, networks, priorities, queues
+from sim.theory import admission, batches, general, networks, priorities, queues, tolls
 from sim.theory.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -451,6 +451,12 @@ def _family(facts: Facts) -> Any:
         return _limited
     if facts.admission == "token_bucket":
         return _bucket
+    if facts.admission == "trunk_reservation":
+        return _trunks
+    if facts.admission == "naor":
+        return _naor
+    if facts.admission == "predicted_wait" and facts.parameter("admission", "max_wait", None) is not None:
+        return _workload
     if any(one.demand.patience is not None for one in facts.customers):
         return _impatient
     if facts.scheduler == "processor_sharing":
@@ -596,6 +602,83 @@ def _bucket(facts: Facts) -> Match:
     return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
 
 
+def _trunks(facts: Facts) -> Match:
+    """Trunk reservation by class."""
+    model = "trunk reservation, M/M/c/c of several classes"
+    known = facts.arrivals() & _common(facts)
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.one_in_flight()
+    given = facts.parameter("admission", "servers", None)
+    servers = facts.servers
+    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers", f"{given}")
+    labels = [one.label for one in facts.customers]
+    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    if not (known and apart):
+        return _result(facts, model)
+    reserve = facts.parameter("admission", "reserve", {})
+    for one in facts.customers:
+        if one.law is not None:
+            facts.exponential(one.law, f"service of {one.label} is exponential", one.key)
+    facts.steady(0, servers, facts.law, bounded=True)
+    streams = [
+        admission.Stream(one.rate, one.law.mean, reserve.get(one.label, 0)) for one in facts.customers if one.law is not None
+    ]
+    try:
+        found = admission.trunk_reservation(servers, streams)
+    except UsageError as error:
+        facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
+        return _result(facts, model)
+    rows = [Row("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
+    rows.append(Row(facts.busy_metric, facts.busy_share(found.utilisation * servers)))
+    return _result(facts, model, rows=rows)
+
+
+def _naor(facts: Facts) -> Match:
+    """M/M/1/n, with Naor's threshold for n."""
+    model = "M/M/1 with Naor's threshold"
+    known = facts.arrivals() & _common(facts)
+    facts.nobody_leaves()
+    facts.undisturbed()
+    order = facts.order()
+    facts.one_in_flight()
+    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
+    if not (known and single):
+        return _result(facts, model)
+    law = facts.law
+    facts.exponential()
+    told = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
+    facts.suppose("the rates are known, not estimated", None not in told, "policy.admission.arrival_rate",
+                  "estimated online" if None in told else "given", soft=True)  # fmt: skip
+    facts.steady(0, 1, law, bounded=True)
+    reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
+    thresholds = tolls.naor(told[0] or facts.rate, told[1] or law.mean, reward, cost)
+    objective = facts.parameter("admission", "objective", "social")
+    found = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
+    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)
+    return _result(facts, f"{found.model} (Naor, {objective})", found, rows)
+
+
+def _workload(facts: Facts) -> Match:
+    """M/M/1 with a limit on the work ahead."""
+    model = "M/M/1 with a limit on the work ahead"
+    known = facts.arrivals() & _common(facts)
+    facts.without("times are known exactly", ("estimates",))
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.order(blind=False)
+    facts.one_in_flight()
+    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
+    if not (known and single):
+        return _result(facts, model)
+    law = facts.law
+    facts.exponential()
+    facts.steady(0, 1, law, bounded=True)
+    found = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
+    rows = _rows(facts, found, found.throughput * law.mean, True, loss=True)
+    return _result(facts, model, found, rows)
+
+
 def _impatient(facts: Facts) -> Match:
     """M/M/c+M, or with no patience at all M/G/c/c."""
     known = facts.arrivals() & _common(facts)
@@ -612,6 +695,10 @@ def _impatient(facts: Facts) -> Match:
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
     if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
         found = queues.mmck(facts.rate, law.mean, servers, servers)
+        leaving = facts.rate * found.loss * patience.mean  # they do wait, for as long as their patience
+        found = replace(
+            found, queue_length_mean=leaving, jobs_in_system_mean=found.jobs_in_system_mean + leaving
+        )
         rows = _rows(facts, found, found.throughput * law.mean, False, loss=True)
         return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", found, rows)
     facts.exponential()
@@ -812,7 +899,9 @@ class Beside(NamedTuple):
 
     @property
     def covered(self) -> bool:
-        return self.interval.covers(self.row.value)
+        value, interval = self.row.value, self.interval
+        # Where nothing is random (nobody ever waits) the interval is a point, and only rounding is left.
+        return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
 
 
 def simulate(
@@ -836,8 +925,11 @@ def simulate(
     tables = [one.by("class", list(dict.fromkeys(metrics_of_tasks(rows)))) for one in runs] if by_class else []
     found = []
     for row in rows:
-        if row.class_:
-            values = [float(table[row.metric].get(row.class_, math.nan)) for table in tables]
+        if row.class_ and row.metric == "loss":
+            values = [float(((table["rejected"] + table["expired"]) / table["tasks"])[row.class_]) for table in tables]
+            interval = student_interval(values, confidence, row.metric)
+        elif row.class_:
+            values = [float(table[row.metric][row.class_]) for table in tables]
             interval = student_interval(values, confidence, row.metric)
         elif row.metric == "loss":
             lost = (runs.column("rejected") + runs.column("expired")) / runs.column("tasks")
@@ -849,5 +941,6 @@ def simulate(
 
 
 def metrics_of_tasks(rows: list[Row]) -> list[str]:
-    """Those that a class has."""
-    return [row.metric for row in rows if row.class_]
+    """Those that are wanted of each class."""
+    named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
+    return [*named, "rejected", "expired", "tasks"]

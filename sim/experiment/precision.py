@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,12 +141,17 @@ def plan_precision(
 
 def needed(spread: float, mean: float, precision: float, confidence: float) -> int:
     """The least number of replications, ten or more, whose interval is narrow enough for that standard deviation."""
-    number = LEAST_FOR_PRECISION
-    while True:  # Student's quantile falls with the number, so a few steps do
-        ratio = student_quantile(0.5 + confidence / 2, number - 1) * spread / (precision * abs(mean)) if spread else 0.0
-        if ratio**2 <= number:
-            return number
-        number = max(number + 1, math.ceil(ratio**2 * 0.98)) if ratio**2 > 1.02 * number else number + 1
+    if not spread:
+        return LEAST_FOR_PRECISION
+
+    def enough(number: int) -> bool:
+        half = student_quantile(0.5 + confidence / 2, number - 1) * spread / math.sqrt(number)
+        return half <= precision * abs(mean)
+
+    high = LEAST_FOR_PRECISION
+    while not enough(high):
+        high *= 2
+    return bisect_left(range(high), True, lo=LEAST_FOR_PRECISION, key=enough)
 
 
 def _pilot(

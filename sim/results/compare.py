@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
@@ -71,6 +71,8 @@ class Finding:
     n: int
     left_out: int
     confidence: float
+    identical: bool = False
+    """All replications of each are the same, so that one of each was compared."""
 
     @property
     def shown(self) -> Shown:
@@ -97,6 +99,8 @@ class Finding:
             return f"{both}: {name} cannot be compared: {where}"
         if self.shown == "one run":
             found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
+            if self.identical:
+                return f"{self.policy}: {found} in every run; nothing here is random, so there is no interval"
             return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
         if self.shown == "equal":
             return f"{both}: the same {name} in each of {self.n} runs"
@@ -224,7 +228,7 @@ def compare(
         table[name, "mean"] = [interval.mean for interval in intervals]
         table[name, "half_width"] = [interval.half_width for interval in intervals]
         table[name, "n"] = [interval.n for interval in intervals]
-        found = _pairs(name, frame, pairs, confidence)
+        found = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
         rows += found
         winners[name] = _winner(name, frame, found, policies)
         findings += found if baseline is not None else _of_the_best(name, frame, found)

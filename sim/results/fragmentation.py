@@ -8,19 +8,20 @@ Descent (USENIX ATC 2023).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from sim.model.cluster import WHOLE
 from sim.model.record import NOT_ARRIVED, Record
 from sim.model.tasks import Mode
-from sim.results.modes import ModeTable
 from sim.results.replay import Capacity, Replay
 
 if TYPE_CHECKING:
     from sim.results.metrics import Measured
+    from sim.results.result import Result
 
 
 def fragmentation(run: Measured) -> float:
@@ -28,59 +29,99 @@ def fragmentation(run: Measured) -> float:
 
     Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n, where F_n(m) is all of node n's unallocated GPU share if request
     m does not fit on n, else the share on GPUs with less left than m asks of one; p_m is the share of the
-    workload's tasks with request m.  A task with several modes counts with the first accelerator mode of its
-    shape.
+    workload's tasks with request m.  A task that is equally demanding on several types of accelerator can use any of
+    them; one with other modes counts with those like its first accelerator mode.
     """
-    record = run.result.record
-    requests, mix = request_mix(record, run.result.modes)
-    state = Capacity(record.input.cluster, requests)
-    if not state.share.size:
-        return math.nan
-    free, stranded = _measure(state, mix, np.arange(len(state.cores)))
     total = weighted = 0.0
-    for begin, end, touched in Replay(record, run.result.modes, state).segments():
-        if len(touched):
-            free[touched], stranded[touched] = (part[touched] for part in _measure(state, mix, touched, free, stranded))
+    for begin, end, free, stranded, _ in _stretches(run.result):
         span = min(end, run.high) - max(begin, run.low)
-        unallocated = free.sum()
-        if span > 0 and unallocated > 0:
+        if span > 0 and free > 0:
             total += span
-            weighted += span * stranded.sum() / unallocated
+            weighted += span * stranded / free
     return float(weighted / total) if total else math.nan
 
 
-def request_mix(record: Record, table: ModeTable) -> tuple[list[Mode], np.ndarray]:
-    """The distinct requests of the workload, and the share of tasks that make each."""
+def fragmentation_over_time(result: Result) -> pd.DataFrame:
+    """Fragmentation and allocation as steps: each row holds from its `time` to the next row's.
+
+    `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the part of the latter that
+    the mix cannot use, in expectation), `fragmentation` = fragmented / unallocated (NaN where nothing is unallocated)
+    and `allocation` = allocated / up.
+    """
+    rows: list[tuple[float, float, float, float]] = []
+    for begin, _, free, stranded, up in _stretches(result):
+        if not rows or rows[-1][1:] != (free, stranded, up):
+            rows.append((begin, free, stranded, up))
+    time, unallocated, stranded_, there = np.array(rows, dtype=float).reshape(-1, 4).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = {
+            "time": time,
+            "allocated_gpus": there - unallocated,
+            "unallocated_gpus": unallocated,
+            "fragmented_gpus": stranded_,
+            "fragmentation": stranded_ / unallocated,
+            "allocation": (there - unallocated) / there,
+        }
+    return pd.DataFrame(columns)
+
+
+def _stretches(result: Result) -> Iterator[tuple[float, float, float, float, float]]:
+    """(begin, end, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
+    record = result.record
+    requests, mix = request_mix(record)
+    state = Capacity(record.input.cluster, [mode for ways in requests for mode in ways])
+    if not state.share.size:
+        return
+    measure = _Measure(state, requests, mix)
+    measure.update(range(len(state.cores)))
+    for begin, end, touched in Replay(record, result.modes, state).segments():
+        if touched:
+            measure.update(touched)
+        yield begin, end, float(measure.free.sum()), float(measure.stranded.sum()), float(measure.up.sum())
+
+
+def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
+    """The distinct requests of the workload, each as its modes on types of accelerator, and their shares of tasks."""
     arrived = record.status != NOT_ARRIVED
     numbers = np.bincount(record.input.tasks.shape[arrived], minlength=len(record.input.tasks.shapes))
     shares: dict[tuple, float] = {}
-    modes: dict[tuple, Mode] = {}
+    requests: dict[tuple, list[Mode]] = {}
     for shape, number in zip(record.input.tasks.shapes, numbers, strict=True):
-        mode = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
-        key = (mode.type.name, mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
+        first = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
+        ways = {mode.type.name: mode for mode in reversed(shape.modes) if _demand(mode) == _demand(first)}
+        if first.on_cpu:
+            ways = {first.type.name: first}
+        key = (_demand(first), *sorted(ways))
         shares[key] = shares.get(key, 0.0) + number
-        modes.setdefault(key, mode)
+        requests.setdefault(key, [ways[name] for name in sorted(ways)])
     mix = np.array(list(shares.values()))
-    return list(modes.values()), mix / max(mix.sum(), 1.0)
+    return list(requests.values()), mix / max(mix.sum(), 1.0)
 
 
-def _measure(
-    state: Capacity,
-    mix: np.ndarray,
-    nodes: Iterable[int],
-    free: np.ndarray | None = None,
-    stranded: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Unallocated GPU share per node, and the part of it that the mix cannot use; only `nodes` are recomputed."""
-    count = len(state.cores)
-    free = np.zeros(count) if free is None else free
-    stranded = np.zeros(count) if stranded is None else stranded
-    for node in nodes:
-        left = np.clip(state.share[node] - (state.full[node] - WHOLE), 0, WHOLE) / WHOLE
-        left = np.where(state.usable[node], left, 0.0)
-        all_free = left.sum()
-        asked = state.asked_share[:, None] / WHOLE
-        small = np.where(left[None, :] < asked, left[None, :], 0.0).sum(axis=1)
-        lost = np.where(state.fitting[:, node] > 0, small, all_free)
-        free[node], stranded[node] = all_free, float(mix @ lost)
-    return free, stranded
+def _demand(mode: Mode) -> tuple:
+    return (mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
+
+
+class _Measure:
+    """Per node the unallocated GPU share, the part of it that the mix cannot use, and the GPUs that are up."""
+
+    def __init__(self, state: Capacity, requests: list[list[Mode]], mix: np.ndarray):
+        self.state, self.mix = state, mix
+        self.starts = np.cumsum([0, *(len(ways) for ways in requests)])[:-1]
+        self.free, self.stranded, self.up = np.zeros((3, len(state.cores)))
+
+    def update(self, nodes: Iterable[int]) -> None:
+        """Measure these nodes anew."""
+        state, starts = self.state, self.starts
+        asked_share = state.asked_share[:, None] / WHOLE
+        for node in nodes:
+            usable = state.usable[node]
+            left = np.clip(state.share[node] - (state.full[node] - WHOLE), 0, WHOLE) / WHOLE
+            left = np.where(usable, left, 0.0)
+            of_type = (state.type[node] == state.asked_type[:, None]) | (state.asked_gpus == 0)[:, None]
+            good = np.logical_or.reduceat(of_type & (left >= asked_share), starts, axis=0)
+            fits = np.logical_or.reduceat(state.fitting[:, node] > 0, starts)
+            all_free = left.sum()
+            lost = np.where(fits, all_free - (good * left).sum(axis=1), all_free)
+            self.free[node], self.stranded[node] = all_free, float(self.mix @ lost)
+            self.up[node] = np.count_nonzero(usable)

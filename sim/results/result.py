@@ -15,6 +15,7 @@ import pandas as pd
 from sim.errors import UsageError
 from sim.model.record import UNFINISHED, Record
 from sim.results import metrics
+from sim.results.fragmentation import fragmentation_over_time
 from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
 from sim.results.plans import told
@@ -129,6 +130,11 @@ class Result:
         if by not in ("type", "node"):
             raise UsageError(f'a timeline is split by "type" or "node", not by "{by}"')
         return timeline_table(self.record, self.modes, by)
+
+    @cached_property
+    def fragmentation_over_time(self) -> pd.DataFrame:
+        """GPUs allocated, free, and free but of no use to the mix of requests, over the whole run, as steps."""
+        return fragmentation_over_time(self)
 
     @cached_property
     def usage(self) -> Usage:

@@ -55,8 +55,8 @@ class Cut:
     @property
     def warning(self) -> str:
         return (
-            f"the warm-up found, {100 * self.tasks / self.of:.0f} % of the tasks, is near the half that MSER-5 may cut: "
-            "the run is too short to become steady, or never does (a load of 1 or more, a burst); make it longer, "
+            f"the warm-up found, {100 * self.tasks / self.of:.0f} % of the tasks, is near the half that MSER-5 may "
+            "cut: the run is too short to become steady, or never does (a load of 1 or more, a burst); make it longer, "
             "or give warmup as a time"
         )
 
