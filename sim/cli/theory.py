@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
 @SET
 @click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option("--replications", type=Whole(min=2, max=100_000), metavar="N",
-              help="Independent runs; the scenario's own, or 10.")
-@click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
-              help="Processes for replications.")
+@click.option(
+    "--replications", type=Whole(min=2, max=100_000), metavar="N", help="Independent runs; the scenario's own, or 10."
+)
+@click.option(
+    "--workers",
+    type=Whole(min=1, max=1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes for replications.",
+)
 @click.option("--predict-only", is_flag=True, help="Do not simulate.")
 @JSON
 @QUIET
@@ -50,9 +57,7 @@ def theory(
     beside: list[Beside] = []
     if found.rows and not predict_only:
         with console.progress(quiet) as bar:
-            beside = simulate(
-                loaded, found.rows, replications=replications, seed=seed, workers=workers, progress=bar
-            )
+            beside = simulate(loaded, found.rows, replications=replications, seed=seed, workers=workers, progress=bar)
     if as_json:
         console.as_json(_json(loaded, found, beside))
     else:
@@ -115,7 +120,8 @@ def _headline(scenario: Any, found: Match) -> str:
             f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit who gets in."
         )
     hard = [f"{one.text} ({one.key}: {one.found})" for one in found.failed if not one.soft]
-    return f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: " + "; ".join(hard)
+    first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "
+    return first + "; ".join(hard)
 
 
 def _figures(found: Match, beside: list[Beside]) -> list[str]:

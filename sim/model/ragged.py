@@ -1,8 +1,8 @@
-"""Rows of different lengths in two arrays: a list of a few numbers for each of a million rows, without their objects."""
+"""Rows of different lengths in two arrays: a few numbers for each of a million rows, without their objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,9 @@ class Ragged:
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self.values[self.starts[row] : self.starts[row + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
 
     def take(self, rows: np.ndarray) -> Ragged:
         """These rows, in this order."""

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.ragged import Ragged
 from sim.model.units import MOST_SECONDS, Fraction, shown
-from sim.workload.text_rows import NUMBER, Complaints, Flag, numbered_lines
+from sim.workload.text_rows import MOST_PROBLEMS, NUMBER, Complaints, Flag, numbered_lines
 from sim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -110,7 +110,12 @@ class Requests:
     """
 
     def __init__(
-        self, path: Path, cut: Cut, labels: tuple[str, ...] = (), numbers: tuple[str, ...] = (), from_first: bool = False
+        self,
+        path: Path,
+        cut: Cut,
+        labels: tuple[str, ...] = (),
+        numbers: tuple[str, ...] = (),
+        from_first: bool = False,
     ):
         self.path = path
         self.cut = cut
@@ -183,7 +188,7 @@ class Requests:
                     before = f"comes before that of line {latest_line}"
                     hint = "the rows are not in order of time (sort: true reads them none the less)"
                     self.complaints.add(f"its time {before}: {hint}", row.line)
-                    if len(self.complaints.problems) >= 20:
+                    if len(self.complaints.problems) >= MOST_PROBLEMS:
                         return
             else:
                 latest, latest_line = row.time, row.line
@@ -284,7 +289,6 @@ def tokens(cell: str) -> tuple[int, str]:
 
 # Comma separated ------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 

@@ -1,0 +1,31 @@
+"""A small network in NumPy, to try `hetsim calibrate` on any machine: --model sim.calibrate.example:network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.calibrate.device import HostDevice
+
+LAYERS = (3072, 512, 512, 10)
+"""Inputs of the size of a CIFAR-10 image, two hidden layers, ten classes."""
+
+
+def network() -> HostDevice:
+    """A perceptron with three layers of random weights, on the CPU."""
+    random = np.random.default_rng(0)
+    weights = [
+        random.standard_normal((before, after), dtype=np.float32) / np.float32(np.sqrt(before))
+        for before, after in zip(LAYERS[:-1], LAYERS[1:], strict=True)
+    ]
+    images = np.zeros((0, LAYERS[0]), np.float32)
+
+    def run(n: int) -> np.ndarray:
+        nonlocal images
+        if len(images) < n:
+            images = random.standard_normal((n, LAYERS[0]), dtype=np.float32)
+        values = images[:n]
+        for layer in weights[:-1]:
+            values = np.maximum(values @ layer, 0)
+        return values @ weights[-1]
+
+    return HostDevice(run, "CPU, three layers in NumPy", 4 * LAYERS[0], 4 * LAYERS[-1])

@@ -1,0 +1,56 @@
+"""The device behind `--model package.module:factory`.  Only a command line names code; scenario files never do."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from sim.calibrate.device import Device
+from sim.errors import UsageError
+
+FORM = "package.module:factory, such as sim.calibrate.example:network"
+
+
+def load_device(reference: str, where: str = "auto") -> Device:
+    """The device that the factory makes: one of its own, or a PyTorch module on the machine's GPU or CPU."""
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute.isidentifier():
+        raise UsageError(f'--model is {FORM}; not "{reference}"')
+    made = _factory(module_name, attribute)
+    try:
+        found = made()
+    except Exception as error:
+        raise UsageError(f"--model {reference} failed: {type(error).__name__}: {error}") from error
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(found, torch.nn.Module):
+        from sim.calibrate.torch_device import device_of
+
+        try:
+            return device_of(found, where)
+        except Exception as error:
+            raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
+    if isinstance(found, Device):
+        return found
+    what = "a PyTorch module, or an object with upload, compute and download (sim.calibrate.device.Device)"
+    raise UsageError(f"--model {reference} returned a {type(found).__name__}; it must return {what}")
+
+
+def _factory(module_name: str, attribute: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does: a module beside one's scenario can be named
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise UsageError("PyTorch is needed for this: pip install 'hetsim[calibrate]'") from None
+        raise UsageError(f'--model: no module "{error.name}"; it is {FORM}') from None
+    except Exception as error:
+        raise UsageError(f"--model: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    made = getattr(module, attribute, None)
+    if not callable(made):
+        what = "is no function" if hasattr(module, attribute) else "is not there"
+        raise UsageError(f"--model: {attribute} {what} in {module_name}; it is {FORM}")
+    return made

@@ -1,0 +1,171 @@
+"""Median times of the stages of batches on a device, and what they make as a service and as a link."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.calibrate.device import Device, Overlapping
+from sim.calibrate.fit import Line, fit
+from sim.errors import HetsimError
+
+LEAST_SECONDS = 1e-9
+MOST_SPREAD = 0.1
+"""Half the middle range of repeats, beyond which something else is likely to use the device."""
+
+
+class CalibrationError(HetsimError):
+    """A device does not behave as the linear model has it."""
+
+
+@dataclass
+class Measured:
+    """Medians by stage (`upload pinned`, `compute`, ...) and batch size, their lines, and seconds a batch overlapped.
+
+    `spread` is half the middle range of the repeats, as a share of their median, in the mean over sizes.
+    """
+
+    device: Device
+    batches: tuple[int, ...]
+    repeats: int
+    medians: dict[str, tuple[float, ...]]
+    lines: dict[str, Line]
+    spread: dict[str, float] = field(default_factory=dict)
+    overlapped: tuple[float, ...] = ()
+    remarks: list[str] = field(default_factory=list)
+
+    def stage(self, name: str) -> Line:
+        """The line of a stage; of a transfer that from the memory a server would use."""
+        if name == "compute" or not self.device.memories:
+            return self.lines.get(name, Line(0.0, 0.0, ()))
+        return self.lines[f"{name} {self.device.memories[0]}"]
+
+
+def measure(
+    device: Device,
+    batches: Sequence[int],
+    repeats: int = 15,
+    warmup: int = 3,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """Time all stages at all batch sizes.  CalibrationError where no line can be drawn through compute times."""
+    stages: dict[str, Callable[[int], float]] = {"compute": device.compute}
+    for memory in device.memories if device.kind != "cpu" else ():
+        stages[f"upload {memory}"] = lambda n, memory=memory: device.upload(n, memory)  # type: ignore[misc]
+        stages[f"download {memory}"] = lambda n, memory=memory: device.download(n, memory)  # type: ignore[misc]
+    medians: dict[str, tuple[float, ...]] = {}
+    spread = {}
+    for name, stage in stages.items():
+        tell(f"measuring {name}")
+        times = [_timed(stage, n, repeats, warmup) for n in batches]
+        medians[name] = tuple(map(_median, times))
+        spread[name] = statistics.mean(map(_spread, times))
+    lines = {name: fit(batches, values) for name, values in medians.items()}
+    found = Measured(device, tuple(batches), repeats, medians, lines, spread)
+    _check(found)
+    if isinstance(device, Overlapping) and device.kind != "cpu":
+        tell("measuring two streams")
+        rounds = max(3, repeats // 5)
+        found.overlapped = tuple(_median(_timed(device.overlapped, n, rounds, 1)) for n in batches)
+    return found
+
+
+def _timed(stage: Callable[[int], float], n: int, repeats: int, warmup: int) -> list[float]:
+    for _ in range(warmup):
+        stage(n)
+    return [stage(n) for _ in range(repeats)]
+
+
+def _median(times: list[float]) -> float:
+    return max(LEAST_SECONDS, statistics.median(times))
+
+
+def _spread(times: list[float]) -> float:
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return (high - low) / 2 / _median(times)
+
+
+def _check(found: Measured) -> None:
+    times, sizes = found.medians["compute"], found.batches
+    if found.lines["compute"].per_item <= 0 or times[-1] <= times[0]:
+        first, last = (f"{1e3 * times[k]:.4g} ms for {sizes[k]}" for k in (0, -1))
+        raise CalibrationError(
+            f"compute takes no longer for larger batches ({first}, {last}), so the time of a request cannot be told: "
+            "measure larger batches, or repeat more often (--repeats)"
+        )
+    for name, line in found.lines.items():
+        falls = [b for (_, s), (b, t) in _pairs(found, name) if t < 0.9 * s]
+        if falls:
+            found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
+        if found.spread[name] > MOST_SPREAD:
+            scatter = f"repeats scatter by ±{found.spread[name]:.0%} around their median"
+            found.remarks.append(f"{name}: {scatter}; is the machine busy otherwise?")
+        if line.worst > 0.15:
+            found.remarks.append(f"{name}: up to {line.worst:.0%} off the line; the linear model is rough here")
+
+
+def _pairs(found: Measured, name: str) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+    points = list(zip(found.batches, found.medians[name], strict=True))
+    return list(zip(points[:-1], points[1:], strict=True))
+
+
+# Profiles -------------------------------------------------------------------------------------------------------
+
+
+def service_profile(found: Measured) -> dict[str, Any]:
+    """The service profile as a scenario includes it, and what it was measured from."""
+    service: dict[str, Any] = {"compute": _stage(found.stage("compute"))}
+    if found.device.kind == "cpu":
+        service["device"] = "cpu"
+    else:
+        service |= {"upload": _stage(found.stage("upload")), "download": _stage(found.stage("download"))}
+    service["max_batch"] = found.batches[-1]
+    return {"service": service, "measured": _measured(found)}
+
+
+def link_profile(found: Measured) -> dict[str, Any] | None:
+    """The link profile: the rates that a byte more costs, and the latency of an empty transfer; None without a link."""
+    device = found.device
+    if device.kind == "cpu":
+        return None
+    up, down = found.stage("upload"), found.stage("download")
+    pcie: dict[str, Any] = {}
+    for name, line, size in (("upload", up, device.bytes_in), ("download", down, device.bytes_out)):
+        if line.per_item > 0 and size:
+            pcie[name] = f"{size / line.per_item / 1e9:.6g} GB/s"
+    pcie["latency"] = _time(min(up.fixed, down.fixed))
+    return {"pcie": pcie, "measured": _measured(found)}
+
+
+def _stage(line: Line) -> dict[str, str]:
+    fixed = {"fixed": _time(line.fixed)}
+    return {"per_item": _time(line.per_item), **fixed} if line.per_item else fixed
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.6g} ms"
+
+
+def _measured(found: Measured) -> dict[str, Any]:
+    stages = {
+        name: {
+            "medians_ms": [float(f"{1e3 * value:.6g}") for value in values],
+            "residuals": [round(value, 4) for value in found.lines[name].residuals],
+            "spread": round(found.spread[name], 4),
+        }
+        for name, values in found.medians.items()
+    }
+    about = {
+        "device": found.device.name,
+        "kind": found.device.kind,
+        "bytes_in": found.device.bytes_in,
+        "bytes_out": found.device.bytes_out,
+        "batches": list(found.batches),
+        "repeats": found.repeats,
+        "stages": stages,
+    }
+    if found.overlapped:
+        about["two_streams_ms"] = [float(f"{1e3 * value:.6g}") for value in found.overlapped]
+    return about

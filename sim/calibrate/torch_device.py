@@ -1,0 +1,198 @@
+"""A PyTorch module on the machine's own GPU (or CPU), timed with CUDA events; and a network of ResNet-50's shape.
+
+Only this file imports torch, and only `hetsim calibrate` imports this file (extra `calibrate`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+PIPELINE = 12
+"""Batches in a row when two streams are timed; the first two fill the pipeline and do not count."""
+
+
+def device_of(model: nn.Module, where: str) -> TorchDevice | TorchHost:
+    """The module on `cuda` or `cpu`; `auto` takes a GPU where there is one."""
+    if where == "auto":
+        where = "cuda" if torch.cuda.is_available() else "cpu"
+    shape = getattr(model, "input_shape", None)
+    if shape is None:
+        raise ValueError("the module needs an attribute input_shape, such as (3, 224, 224), the shape of one item")
+    return TorchDevice(model, tuple(shape)) if where == "cuda" else TorchHost(model, tuple(shape))
+
+
+def _bytes(values: torch.Tensor) -> int:
+    return values[0].numel() * values.element_size()
+
+
+class TorchHost:
+    """A module on the CPU."""
+
+    kind = "cpu"
+    memories: tuple[str, ...] = ()
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]):
+        self.model = model.eval()
+        self.items = torch.randn(1, *shape)
+        self.name = f"CPU, {torch.get_num_threads()} threads of PyTorch {torch.__version__.split('+')[0]}"
+        self.bytes_in = _bytes(self.items)
+        with torch.inference_mode():
+            self.bytes_out = _bytes(self.model(self.items))
+
+    def upload(self, n: int, memory: str) -> float:
+        return 0.0
+
+    def download(self, n: int, memory: str) -> float:
+        return 0.0
+
+    def compute(self, n: int) -> float:
+        if len(self.items) < n:
+            self.items = torch.randn(n, *self.items.shape[1:])
+        with torch.inference_mode():
+            begin = time.perf_counter()
+            self.model(self.items[:n])
+            return time.perf_counter() - begin
+
+
+class TorchDevice:
+    """A module on a GPU, with a stream each for upload, compute and download and two buffers of batches."""
+
+    kind = "gpu"
+    memories: tuple[str, ...] = ("pinned", "pageable")
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]):
+        self.model = model.eval().cuda()
+        self.shape = shape
+        self.name = torch.cuda.get_device_name()
+        self.up, self.work, self.down = (torch.cuda.Stream() for _ in range(3))
+        self.room = 0
+        self.turn = 0
+        self._reserve(1)
+        with torch.inference_mode():
+            result = self.model(self.inputs[0])
+        torch.cuda.synchronize()
+        self.bytes_in, self.bytes_out = _bytes(self.inputs[0]), _bytes(result)
+
+    def _reserve(self, n: int) -> None:
+        """Buffers for batches of n: on the host pinned and pageable ones, on the device two of inputs."""
+        if n <= self.room:
+            return
+        torch.cuda.synchronize()
+        pageable = torch.randn(n, *self.shape)
+        self.host = {"pageable": pageable, "pinned": pageable.pin_memory()}
+        self.inputs = [pageable.cuda(), pageable.cuda()]
+        with torch.inference_mode():
+            result = self.model(self.inputs[0])
+        self.result = result
+        empty = torch.empty(result.shape, dtype=result.dtype)
+        self.results = {"pageable": empty, "pinned": empty.pin_memory()}
+        self.landing = [torch.empty_like(empty).pin_memory() for _ in range(2)]
+        self.free: list[Any] = [None, None]
+        """Events after which a buffer of inputs may be written again."""
+        torch.cuda.synchronize()
+        self.room = n
+
+    @staticmethod
+    def _timed(stream: Any, action: Callable[[], object]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream), torch.inference_mode():
+            begin.record()
+            action()
+            end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    def upload(self, n: int, memory: str) -> float:
+        self._reserve(n)
+        return self._timed(self.up, lambda: self.inputs[0][:n].copy_(self.host[memory][:n], non_blocking=True))
+
+    def compute(self, n: int) -> float:
+        self._reserve(n)
+        return self._timed(self.work, lambda: self.model(self.inputs[0][:n]))
+
+    def download(self, n: int, memory: str) -> float:
+        self._reserve(n)
+        return self._timed(self.down, lambda: self.results[memory][:n].copy_(self.result[:n], non_blocking=True))
+
+    def overlapped(self, n: int) -> float:
+        ended = [self.submit(n) for _ in range(2)]
+        while not ended[0]():
+            pass
+        begin = time.perf_counter()
+        for _ in range(PIPELINE - 2):
+            ended.append(self.submit(n))
+            while not ended[-2]():  # two in flight
+                pass
+        while not ended[-1]():
+            pass
+        return (time.perf_counter() - begin) / (PIPELINE - 1)
+
+    def submit(self, n: int) -> Callable[[], bool]:
+        self._reserve(n)
+        slot = self.turn = 1 - self.turn
+        there, computed, ended = (torch.cuda.Event() for _ in range(3))
+        with torch.inference_mode():
+            with torch.cuda.stream(self.up):
+                if self.free[slot] is not None:
+                    self.up.wait_event(self.free[slot])
+                self.inputs[slot][:n].copy_(self.host["pinned"][:n], non_blocking=True)
+                there.record()
+            with torch.cuda.stream(self.work):
+                self.work.wait_event(there)
+                result = self.model(self.inputs[slot][:n])
+                computed.record()
+            with torch.cuda.stream(self.down):
+                self.down.wait_event(computed)
+                self.landing[slot][:n].copy_(result, non_blocking=True)
+                result.record_stream(self.down)  # its memory is not reused before it has been copied
+                ended.record()
+        self.free[slot] = computed
+        query: Callable[[], bool] = ended.query
+        return query
+
+
+# A network ------------------------------------------------------------------------------------------------------
+
+
+def _unit(before: int, after: int, size: int, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)]
+
+
+class Bottleneck(nn.Module):
+    """Three convolutions with a way around them."""
+
+    def __init__(self, before: int, width: int, stride: int):
+        super().__init__()
+        after = 4 * width
+        self.inner = nn.Sequential(
+            *_unit(before, width, 1), nn.ReLU(), *_unit(width, width, 3, stride), nn.ReLU(), *_unit(width, after, 1)
+        )
+        alike = stride == 1 and before == after
+        self.around = nn.Identity() if alike else nn.Sequential(*_unit(before, after, 1, stride))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(values) + self.around(values))
+
+
+class Images(nn.Sequential):
+    """Layers for images of 3 × 224 × 224."""
+
+    input_shape = (3, 224, 224)
+
+
+def resnet50() -> nn.Module:
+    """A network of the shape of ResNet-50 (He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR
+    2016) with random weights, for images of 3 × 224 × 224."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [*_unit(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    before = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            layers.append(Bottleneck(before, width, stride if number == 0 else 1))
+            before = 4 * width
+    return Images(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))

@@ -1,0 +1,215 @@
+"""Drive a device with requests in real time, and simulate the same requests with its profile."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from sim.calibrate.device import Device, Overlapping
+from sim.calibrate.fit import Line
+
+POLL = 2e-5
+"""Seconds between looks at what is in flight."""
+SPIN = 5e-4
+"""Seconds before a time from which on a wait is busy: a sleep may end that much late."""
+
+
+class Clock(Protocol):
+    """The time that requests arrive in."""
+
+    def now(self) -> float: ...
+
+    def wait(self, until: float) -> None:
+        """Return at a time, or at once if it has passed."""
+        ...
+
+
+class RealClock:
+    """The machine's."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, until: float) -> None:
+        while (left := until - time.perf_counter()) > 0:
+            if left > SPIN:
+                time.sleep(left - SPIN)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a service profile says of its stages."""
+
+    upload: Line
+    compute: Line
+    download: Line
+    max_batch: int
+
+    @classmethod
+    def of(cls, service: Any) -> Profile:
+        """From a validated `service:` section."""
+
+        def line(stage: Any) -> Line:
+            if stage is None:
+                return Line(0.0, 0.0, ())
+            each = stage.per_item
+            return Line(float(getattr(each, "mean", each) or 0.0), stage.fixed, ())
+
+        return cls(line(service.upload), line(service.compute), line(service.download), service.max_batch or 64)
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second with full batches, one after the other."""
+        n = self.max_batch
+        return n / (self.upload.of(n) + self.compute.of(n) + self.download.of(n))
+
+
+def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
+    """Arrival times in whole nanoseconds, as a table of requests holds them; at least one."""
+    random = np.random.default_rng(seed)
+    count = max(1, random.poisson(rate * seconds))
+    return np.sort(np.round(random.random(count) * seconds, 9))
+
+
+def serve_serial(device: Device, arrivals: np.ndarray, most: int, clock: Clock) -> np.ndarray:
+    """Response times under serial_greedy: whenever the device is idle, all that waits goes as one batch."""
+    finish, done = np.empty(len(arrivals)), 0
+    due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
+    memory = device.memories[0] if device.memories else ""
+    while done < len(arrivals):
+        clock.wait(float(due[done]))
+        size = min(int(np.searchsorted(due, clock.now(), side="right")) - done, most)
+        if device.kind != "cpu":
+            device.upload(size, memory)
+        device.compute(size)
+        if device.kind != "cpu":
+            device.download(size, memory)
+        finish[done : done + size] = clock.now()
+        done += size
+    return finish - due
+
+
+def serve_overlapped(
+    device: Overlapping, arrivals: np.ndarray, profile: Profile, most: int, clock: Clock
+) -> np.ndarray:
+    """Response times with two batches in flight, the second uploaded just in time for the end of the first."""
+    finish, taken, done = np.empty(len(arrivals)), 0, 0
+    due = clock.now() + arrivals
+    flying: deque[tuple[int, Callable[[], bool]]] = deque()
+    computed = 0.0
+    """When the last batch submitted ends to compute, as the profile says."""
+    while done < len(arrivals):
+        while flying and flying[0][1]():
+            size, _ = flying.popleft()
+            finish[done : done + size] = clock.now()
+            done += size
+        now = clock.now()
+        size = min(int(np.searchsorted(due, now, side="right")) - taken, most)
+        just_in_time = now >= computed - profile.upload.of(size)
+        if size > 0 and len(flying) < 2 and (not flying or size == most or just_in_time):
+            computed = max(now + profile.upload.of(size), computed if flying else 0.0) + profile.compute.of(size)
+            flying.append((size, device.submit(size)))
+            taken += size
+        elif not flying and taken < len(arrivals):
+            clock.wait(float(due[taken]))
+        else:
+            clock.wait(clock.now() + POLL)
+    return finish - due
+
+
+def warm(device: Device, most: int) -> None:
+    """Compute at sizes up to the largest: a first time may take longer."""
+    for size in sorted({*(1 << k for k in range(most.bit_length())), most}):
+        device.compute(size)
+
+
+def simulated(
+    service: Mapping[str, Any], kind: str, arrivals: np.ndarray, policy: str, streams: int, base: Path
+) -> np.ndarray:
+    """Response times of the same requests in the simulation."""
+    from sim.experiment.run import run
+    from sim.results.result import Result
+
+    nodes: dict[str, Any] = {"cpus": 1}
+    if kind != "cpu":
+        nodes["gpus"] = {"type": "measured", "count": 1, "streams": streams}
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "arrivals.csv"
+        table.write_text("arrival\n" + "\n".join(f"{value:.9f}" for value in arrivals.tolist()))
+        trace = {"format": "requests", "path": str(table)}
+        document = {
+            "name": "verify",
+            "cluster": {"nodes": nodes},
+            "workload": [{"name": "requests", "trace": trace, "service": dict(service)}],
+            "policy": {"batching": policy},
+        }
+        outcome = run(document)
+        assert isinstance(outcome, Result)  # without replications
+        return np.asarray(outcome.tasks["response"].to_numpy(), float)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Measured beside simulated, at one rate under one policy."""
+
+    policy: str
+    rate: float
+    measured: np.ndarray
+    simulated: np.ndarray
+    lasted: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Of the simulated mean latency, as a share of the measured one."""
+        return float(self.simulated.mean() / self.measured.mean() - 1)
+
+    def figures(self) -> list[tuple[str, float, float]]:
+        """Name, measured, simulated: latencies in seconds, throughput in requests per second."""
+        there, here = self.measured, self.simulated
+        found = [("mean", float(there.mean()), float(here.mean()))]
+        found += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
+        measured, simulated = (len(there) / seconds for seconds in self.lasted)
+        return [*found, ("throughput", measured, simulated)]
+
+
+def verify(
+    device: Device,
+    service: Mapping[str, Any],
+    profile: Profile,
+    rates: list[float],
+    seconds: float,
+    seed: int = 0,
+    clock: Clock | None = None,
+    base: Path = Path(),
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Measure and simulate Poisson arrivals at each rate, serially and, where the device can, overlapped."""
+    clock = clock or RealClock()
+    most = profile.max_batch
+    rows = []
+    for number, rate in enumerate(rates):
+        arrivals = poisson(rate, seconds, seed + number)
+        if number == 0:
+            warm(device, most)
+        tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
+        there = serve_serial(device, arrivals, most, clock)
+        here = simulated(service, device.kind, arrivals, "serial_greedy", 1, base)
+        rows.append(Row("serial_greedy", rate, there, here, _lasted(arrivals, there, here)))
+        if isinstance(device, Overlapping) and device.kind != "cpu":
+            there = serve_overlapped(device, arrivals, profile, most, clock)
+            here = simulated(service, device.kind, arrivals, "async_linear", 2, base)
+            rows.append(Row("async_linear", rate, there, here, _lasted(arrivals, there, here)))
+    return rows
+
+
+def _lasted(arrivals: np.ndarray, measured: np.ndarray, simulated: np.ndarray) -> tuple[float, float]:
+    """Seconds from the first arrival to the last response."""
+    begin = float(arrivals[0])
+    return float((arrivals + measured).max()) - begin, float((arrivals + simulated).max()) - begin
