@@ -1,7 +1,8 @@
 """Placements: where a task goes among what fits now, or None to let it wait.
 
 All but `fastest_device` and `earliest_finish` take the fastest mode that fits now and differ in the choice of node
-and GPU.  A gang that spans nodes (`span: any`) and fits on none goes on the first free devices.
+and GPU; all but `first_fit` compare the types of GPU on which the task is equally fast.  The larger ones are in
+`policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free devices.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from policies.placement_rules.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
@@ -31,7 +33,7 @@ def best_fit(task: Task, view: View) -> Placement | None:
 
     Reference: Johnson et al. (1974), the same bound as first fit.  Keeps large holes for gangs.  Weakness: crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.
-    Cost: a few NumPy operations over the nodes that fit; for a fraction, linear in the GPUs that fit.
+    Cost: a few NumPy operations over the nodes that fit; for a fraction, over their GPUs.
     """
     return _by_room(task, view, tightest=True)
 
@@ -111,34 +113,27 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 
+def random_fit(task: Task, view: View) -> Placement | None:
+    """Any node on which its fastest possible mode fits, each as likely; for a fraction any such GPU of it.
+
+    The yardstick of placements.  Reference: one of those of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
+    Drawn from the policy's own random stream.  Cost: as best_fit.
+    """
+
+    def shuffled(mode: Mode, nodes: np.ndarray) -> tuple[np.ndarray]:
+        return (view.random.random(len(nodes)),)
+
+    def any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        if not mode.gpus or mode.whole:
+            return view.on_node(mode, node, task)
+        return on_gpu(task, mode, node, view, view.random.permutation(len(view.cluster.nodes[node].accelerators)))
+
+    return best_node(task, view, shuffled, any_gpu)
+
+
 def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:
-    sign = 1.0 if tightest else -1.0
-    for position in task.modes_by_speed():
-        mode = task.modes[position]
-        if mode.gpus and not mode.whole:
-            options = view.options(task, mode)
-            if options:
-                return min(options, key=lambda placement: -sign * view.load(placement.devices[0]))
-            continue
-        placement = _on_a_node(task, mode, view, sign)
-        if placement is None and mode.span_any:
-            placement = next(iter(_choices(task, mode, view)), None)
+    for modes in equally_fast(task):
+        placement = by_room(task, modes, view, tightest) or first_across(task, modes, view)
         if placement is not None:
             return placement
-    return None
-
-
-def _on_a_node(task: Task, mode: Mode, view: View, sign: float) -> Placement | None:
-    """The mode on the node of least (sign 1) or most (sign -1) room."""
-    columns = view.nodes
-    nodes = columns.candidates(mode)
-    room = columns.cores[nodes]
-    if mode.gpus:
-        room = room + 1e6 * columns.gpus[mode.type.name][nodes]  # GPUs first, cores among equals
-    while len(nodes):
-        best = int((sign * room).argmin())
-        placement = view.on_node(mode, int(nodes[best]), task)
-        if placement is not None:
-            return placement
-        nodes, room = np.delete(nodes, best), np.delete(room, best)  # no room for its data there
     return None

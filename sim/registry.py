@@ -16,7 +16,11 @@ from sim.errors import UnknownName
 
 POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
 POLICY_GROUP = "hetsim.policies"
-_TABLES = {"arrivals": ("hetsim.arrivals", "sim.workload.arrivals"), "traces": ("hetsim.traces", "sim.workload.traces")}
+_TABLES = {
+    "arrivals": ("hetsim.arrivals", "sim.workload.arrivals"),
+    "clusters": ("hetsim.clusters", "sim.workload.node_lists"),
+    "traces": ("hetsim.traces", "sim.workload.traces"),
+}
 
 
 def load_object(reference: str) -> Any:
@@ -67,7 +71,7 @@ def register(name: str, item: Any, kind: str = "scheduler") -> Any:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Names and references of "arrivals" or "traces"."""
+    """Names and references of "arrivals", "clusters" (formats of node lists) or "traces"."""
     group, module = _TABLES[kind]
     found = dict(importlib.import_module(module).BUILTIN)
     for name, reference in _entry_points(group).items():
@@ -76,10 +80,10 @@ def table(kind: str) -> dict[str, str]:
 
 
 def entry(kind: str, name: str) -> Any:
-    """The registered arrival process or trace reader of that name."""
+    """The registered arrival process, reader of node lists or trace reader of that name."""
     known = table(kind)
     if name not in known:
-        one = {"arrivals": "arrival process", "traces": "trace format"}[kind]
+        one = {"arrivals": "arrival process", "clusters": "format of node lists", "traces": "trace format"}[kind]
         raise UnknownName(one, name, known, f" (hetsim list {kind})")
     return load_object(known[name])
 

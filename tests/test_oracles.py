@@ -1,5 +1,7 @@
 """Closed forms of queueing theory: the simulation's 99 % interval must cover the exact value.
 
+The formulas are those of `sim.theory` (which `test_theory.py` tests by themselves) where it has them.
+
 Every test goes the whole way from a scenario to `sim.run(...).interval(...)`, over at least 20 replications with
 fixed seeds.  Each docstring quotes the formula it checks, in the usual letters: λ arrival rate, S service time,
 μ = 1 / E[S], c servers, ρ = λ E[S] / c, W time in queue (`wait`), T time in system (`response`), L tasks in system.
@@ -13,14 +15,15 @@ time instead has a horizon.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, special
+from scipy import integrate, special
 
 import sim
+from sim import theory
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, Reject, View
 from sim.results.metrics import littles_law
@@ -102,27 +105,6 @@ def by_class(runs: Iterable[Result], metric: str) -> dict[str, Interval]:
 # Formulas --------------------------------------------------------------------------------------------------------
 
 
-def erlang_b(load: float, servers: int) -> float:
-    """Probability that an M/G/c/c system is full: (a^c / c!) / Σ a^k / k!, by its recursion."""
-    blocked = 1.0
-    for server in range(1, servers + 1):
-        blocked = load * blocked / (server + load * blocked)
-    return blocked
-
-
-def erlang_c_wait(rate: float, servers: int) -> float:
-    """Mean wait of M/M/c with E[S] = 1: C(c, a) / (c - a)."""
-    blocked = erlang_b(rate, servers)
-    delayed = blocked / (1 - rate / servers * (1 - blocked))
-    return delayed / (servers - rate)
-
-
-def birth_death(births: Sequence[float], deaths: Sequence[float]) -> np.ndarray:
-    """Stationary probabilities of 0, 1, ..., n in system: births[k] from k to k + 1, deaths[k] back."""
-    weights = np.concatenate([[1.0], np.cumprod(np.asarray(births) / np.asarray(deaths))])
-    return weights / weights.sum()
-
-
 def second_moment(mean: float, cv: float) -> float:
     return mean**2 * (1 + cv**2)
 
@@ -134,7 +116,13 @@ def test_mm1_wait_response_and_percentile():
     """M/M/1: E[W] = ρ / (μ - λ), E[T] = 1 / (μ - λ), and T is exponential, so that its 95th percentile is
     ln 20 / (μ - λ)."""
     runs = replicated(one_server(0.7, exponential()), seed=1)
-    covered(runs, wait_mean=0.7 / 0.3, response_mean=1 / 0.3, response_p95=math.log(20) / 0.3)
+    exact = theory.mm1(0.7, 1)
+    covered(
+        runs,
+        wait_mean=exact.wait_mean,
+        response_mean=exact.response_mean,
+        response_p95=exact.response_percentile(0.95),
+    )
 
 
 def test_mm1_time_averages():
@@ -151,7 +139,7 @@ def test_mm1_time_averages():
 def test_mm16_wait_is_erlang_c():
     """M/M/16 on two nodes of 8 GPUs, a = 13.7: E[W] = C(16, 13.7) / (16 - 13.7)."""
     of = scenario({**gpus(8), "count": 2}, {"arrivals": poisson(13.7), "gpu_time": exponential()}, until=2_500)
-    covered(replicated(of, seed=7, replications=30), wait_mean=erlang_c_wait(13.7, 16))
+    covered(replicated(of, seed=7, replications=30), wait_mean=theory.mmc(13.7, 1, 16).wait_mean)
 
 
 @pytest.mark.parametrize(
@@ -172,20 +160,25 @@ def test_mm4_in_seven_disguises(nodes: Part, demand: Part):
     if "memory" in demand:
         nodes = {**nodes, "cpus": 16, "memory": "13 GB"}
     of = scenario(nodes, {"arrivals": poisson(3), **demand}, until=4_000)
-    covered(replicated(of, seed=4), wait_mean=erlang_c_wait(3, 4))
+    covered(replicated(of, seed=4), wait_mean=theory.mmc(3, 1, 4).wait_mean)
 
 
 @pytest.mark.slow
 def test_mg1_lognormal_is_pollaczek_khinchine():
     """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)), here with lognormal S of coefficient of variation 1.5."""
     runs = replicated(one_server(0.6, lognormal(1, 1.5), until=20_000), seed=5)
-    wait = 0.6 * second_moment(1, 1.5) / (2 * 0.4)
-    covered(runs, wait_mean=wait, response_mean=wait + 1)
+    exact = theory.mg1(0.6, 1, 1.5**2)
+    covered(runs, wait_mean=exact.wait_mean, response_mean=exact.response_mean)
 
 
 def test_md1():
-    """M/D/1: E[W] = ρ / (2 μ (1 - ρ)), half of that of M/M/1."""
-    covered(replicated(one_server(0.8, {"distribution": "constant", "value": "1 s"}), seed=6), wait_mean=0.8 / 0.4)
+    """M/D/1: E[W] = ρ / (2 μ (1 - ρ)), half of that of M/M/1; its distribution is Franx's (2001)."""
+    exact = theory.md1(0.8, 1)
+    covered(
+        replicated(one_server(0.8, {"distribution": "constant", "value": "1 s"}), seed=6),
+        wait_mean=exact.wait_mean,
+        wait_p95=exact.wait_percentile(0.95),
+    )
 
 
 @pytest.mark.parametrize("scv", [0.25, 4.0])
@@ -203,10 +196,10 @@ def test_gim1_by_its_root(scv: float):
         def transform(s: float) -> float:
             return sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
 
-    root = optimize.brentq(lambda x: transform(1 - x) - x, 1e-9, 1 - 1e-9)
+    exact = theory.gim1(rate, 1, transform)
     gaps = {"process": "renewal", "rate": f"{rate}/s", "scv": scv}
     of = scenario(gpus(), {"arrivals": gaps, "gpu_time": exponential()})
-    covered(replicated(of, seed=8), wait_mean=root / (1 - root))
+    covered(replicated(of, seed=8), wait_mean=exact.wait_mean, wait_p95=exact.wait_percentile(0.95))
 
 
 def test_dd1_is_exact():
@@ -233,13 +226,11 @@ def test_littles_law_is_exact_on_a_drained_run():
 URGENT = {"name": "urgent", "arrivals": poisson(0.3), "gpu_time": exponential(), "priority": 2}
 NORMAL = {"name": "normal", "arrivals": poisson(0.2), "gpu_time": lognormal(0.5, 1.5), "priority": 1}
 PATIENT = {"name": "patient", "arrivals": poisson(0.15), "gpu_time": exponential(2), "priority": 0}
-LOADS = {"urgent": 0.3, "normal": 0.1, "patient": 0.3}
-RESIDUALS = {
-    "urgent": 0.3 * second_moment(1, 1) / 2,
-    "normal": 0.2 * second_moment(0.5, 1.5) / 2,
-    "patient": 0.15 * second_moment(2, 1) / 2,
+CLASSES = {
+    "urgent": theory.Class(0.3, 1, 1),
+    "normal": theory.Class(0.2, 0.5, 1.5**2),
+    "patient": theory.Class(0.15, 2, 1),
 }
-"""λ_k E[S_k²] / 2 of each class: what an arrival finds of it left in service, on average."""
 
 
 @pytest.mark.parametrize(
@@ -260,11 +251,8 @@ def test_nonpreemptive_priorities_are_cobhams():
     """Cobham (1954): E[W_k] = Σ_i λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)), σ_k the load of classes 1 to k."""
     of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": False})
     waits = by_class(replicated(of, seed=10, keep=True), "wait_mean")
-    above = 0.0
-    for name, load in LOADS.items():
-        exact = sum(RESIDUALS.values()) / ((1 - above) * (1 - above - load))
-        assert waits[name].covers(exact), f"{waits[name]} does not cover {exact:.6g}"
-        above += load
+    for name, exact in zip(CLASSES, theory.nonpreemptive(list(CLASSES.values())), strict=True):
+        assert waits[name].covers(exact.wait_mean), f"{waits[name]} does not cover {exact.wait_mean:.6g}"
 
 
 @pytest.mark.slow
@@ -272,12 +260,9 @@ def test_preemptive_resume_priorities():
     """Preemptive resume: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k))."""
     of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": True})
     responses = by_class(replicated(of, seed=11, keep=True), "response_mean")
-    above = residual = 0.0
-    for (name, load), size in zip(LOADS.items(), (1.0, 0.5, 2.0), strict=True):
-        residual += RESIDUALS[name]
-        exact = size / (1 - above) + residual / ((1 - above) * (1 - above - load))
-        assert responses[name].covers(exact), f"{responses[name]} does not cover {exact:.6g}"
-        above += load
+    for name, exact in zip(CLASSES, theory.preemptive_resume(list(CLASSES.values())), strict=True):
+        value = exact.response_mean
+        assert responses[name].covers(value), f"{responses[name]} does not cover {value:.6g}"
 
 
 def test_sjf_is_phipps():
@@ -323,7 +308,7 @@ def test_processor_sharing_knows_only_the_mean(size: Part):
     """M/G/1-PS: E[T] = 1 / (μ - λ) whatever the distribution of S, and E[T | S = x] = x / (1 - ρ), so that the mean
     slowdown is 1 / (1 - ρ).  Time slices without switch cost are processor sharing."""
     runs = replicated(sharing(0.65, size), seed=14)
-    covered(runs, response_mean=1 / 0.35, slowdown_mean=1 / 0.35)
+    covered(runs, response_mean=theory.mg1_ps(0.65, 1).response_mean, slowdown_mean=1 / 0.35)
     assert (runs.column("wait_max") == 0).all()
 
 
@@ -332,7 +317,7 @@ def test_half_shares_on_one_gpu_are_processor_sharing_of_two():
     """Time slices of tasks that fill half a GPU: k of them run at rate min(1, 2 / k), an M/M/2-PS, whose number in
     system is that of M/M/2: E[T] = E[S] + C(2, a) / (2 - a)."""
     of = sharing(1.4, exponential(), gpus=0.5, until=3_000)
-    covered(replicated(of, seed=15), response_mean=1 + erlang_c_wait(1.4, 2))
+    covered(replicated(of, seed=15), response_mean=theory.mmc(1.4, 1, 2).response_mean)
 
 
 @pytest.mark.slow
@@ -340,7 +325,7 @@ def test_switch_cost_slows_all_but_a_lone_task():
     """Time slices with switch cost d: k tasks are served at total rate 1 - d for k > 1, else 1.  Birth and death
     with these rates gives L, and E[T] = L / λ."""
     rate, cost, most = 0.6, 0.1, 2_000
-    chance = birth_death([rate] * most, [1.0] + [1 - cost] * (most - 1))
+    chance = theory.birth_death([rate] * most, [1.0] + [1 - cost] * (most - 1))
     runs = replicated(sharing(rate, exponential(), {"kind": "timeslice", "switch_cost": cost}), seed=16)
     covered(runs, response_mean=float(chance @ np.arange(most + 1)) / rate)
 
@@ -351,7 +336,7 @@ def test_interference_of_mps_by_birth_and_death():
     μ_k = min(k, 4) / (1 + i (min(k, 4) - 1) / 4)."""
     rate, interference, most = 1.9, 0.8, 2_000
     served = [min(k, 4) / (1 + interference * (min(k, 4) - 1) / 4) for k in range(1, most + 1)]
-    chance = birth_death([rate] * most, served)
+    chance = theory.birth_death([rate] * most, served)
     exact = float(chance @ np.arange(most + 1)) / rate
     of = sharing(rate, exponential(), {"kind": "mps", "interference": interference}, streams=1, gpus=0.25, until=2_000)
     covered(replicated(of, seed=17), response_mean=exact)
@@ -376,7 +361,8 @@ def test_stages_are_a_tandem(stages: int):
         entry["bytes_out"] = exponential_bytes("0.56 GB")
     node = gpus(1, streams=300, pcie={"upload": "1 GB/s", "download": "0.8 GB/s"})
     runs = replicated(scenario(node, entry, until=4_500), seed=18)
-    covered(runs, response_mean=sum(1 / (1 / size - rate) for size in sizes))
+    exact = theory.tandem(rate, [theory.Station(size) for size in sizes])
+    covered(runs, response_mean=exact.response_mean, response_p95=exact.response_percentile(0.95))
 
 
 @pytest.mark.slow
@@ -386,9 +372,8 @@ def test_serial_stages_are_one_service():
     rate = 0.6
     entry = {"arrivals": poisson(rate), "gpu_time": exponential(0.7), "bytes_in": exponential_bytes("0.5 GB")}
     of = scenario(gpus(1, streams=1, pcie={"upload": "1 GB/s"}), entry, until=6_000)
-    second = 0.7**2 + 0.5**2 + 1.2**2
-    wait = rate * second / (2 * (1 - 1.2 * rate))
-    covered(replicated(of, seed=20), wait_mean=wait, response_mean=wait + 1.2)
+    exact = theory.mg1(rate, 1.2, (0.7**2 + 0.5**2) / 1.2**2)
+    covered(replicated(of, seed=20), wait_mean=exact.wait_mean, response_mean=exact.response_mean)
 
 
 @pytest.mark.slow
@@ -411,19 +396,15 @@ def test_closed_loop_is_the_machine_repair_model():
     """N clients that think for 1 / ν each and c servers: birth and death with births (N - k) ν and deaths
     min(k, c) μ; throughput X = Σ p_k min(k, c) μ, L = Σ k p_k, and E[T] = N / X - 1 / ν."""
     clients, think, servers = 9, 4.0, 2
-    chance = birth_death(
-        [(clients - k) / think for k in range(clients)], [min(k, servers) for k in range(1, clients + 1)]
-    )
-    busy = np.minimum(np.arange(clients + 1), servers)
-    throughput = float(chance @ busy)
+    exact = theory.closed_loop(clients, think, 1, servers)
     entry = {"arrivals": {"process": "closed", "clients": clients, "think": exponential(think)}}
     of = scenario(gpus(servers), {**entry, "gpu_time": exponential()}, horizon="6000 s")
     covered(
         replicated(of, seed=22),
-        throughput=throughput,
-        gpu_utilisation=throughput / servers,
-        jobs_in_system_mean=float(chance @ np.arange(clients + 1)),
-        response_mean=clients / throughput - think,
+        throughput=exact.throughput,
+        gpu_utilisation=exact.utilisation,
+        jobs_in_system_mean=exact.jobs_in_system_mean,
+        response_mean=exact.response_mean,
     )
 
 
@@ -434,22 +415,21 @@ def test_loss_is_erlang_b(size: Part):
     the distribution of S."""
     entry = {"arrivals": poisson(4), "gpu_time": size, "patience": "1 ns"}
     runs = replicated(scenario(gpus(5), entry, until=2_500), seed=23)
-    share, exact = ratio(runs, "expired", "tasks"), erlang_b(4, 5)
+    share, exact = ratio(runs, "expired", "tasks"), theory.erlang_b(4, 5)
     assert share.covers(exact), f"{share} does not cover {exact:.6g}"
 
 
 @pytest.mark.slow
 def test_patience_is_erlang_a():
     """M/M/c + M (Palm): exponential patience with rate θ adds θ per waiting task to the deaths; a share θ Lq / λ
-    of all tasks leaves."""
-    rate, servers, patience, most = 4.5, 4, 2.0, 200
-    deaths = [min(k, servers) + max(0, k - servers) / patience for k in range(1, most + 1)]
-    chance = birth_death([rate] * most, deaths)
-    queue = float(chance @ np.maximum(np.arange(most + 1) - servers, 0))
+    of all tasks leaves; those who stay wait as `mmc_abandonment` says."""
+    rate, servers, patience = 4.5, 4, 2.0
+    model = theory.mmc_abandonment(rate, 1, servers, patience)
     entry = {"arrivals": poisson(rate), "gpu_time": exponential(), "patience": exponential(patience)}
     runs = replicated(scenario(gpus(servers), entry, until=2_500), seed=24)
-    share, exact = ratio(runs, "expired", "tasks"), queue / patience / rate
-    assert share.covers(exact), f"{share} does not cover {exact:.6g}"
+    share = ratio(runs, "expired", "tasks")
+    assert share.covers(model.loss), f"{share} does not cover {model.loss:.6g}"
+    covered(runs, wait_mean=model.wait_mean)
 
 
 class AtMost(Admission):
@@ -480,22 +460,21 @@ def test_finite_room_is_mmck(servers: int, room: int):
     """M/M/c/K: birth and death up to K; a share p_K is turned away, and of those admitted
     E[T] = L / (λ (1 - p_K))."""
     rate = 0.9 * servers
-    chance = birth_death([rate] * room, [min(k, servers) for k in range(1, room + 1)])
+    exact = theory.mmck(rate, 1, servers, room)
     policy = {"scheduler": "fcfs", "admission": {"name": "at_most", "limit": room}}
     of = scenario(gpus(servers), {"arrivals": poisson(rate), "gpu_time": exponential()}, until=4_000, policy=policy)
     runs = replicated(of, seed=25)
-    full = float(chance[-1])
     share = ratio(runs, "rejected", "tasks")
-    assert share.covers(full), f"{share} does not cover {full:.6g}"
-    covered(runs, response_mean=float(chance @ np.arange(room + 1)) / (rate * (1 - full)))
+    assert share.covers(exact.loss), f"{share} does not cover {exact.loss:.6g}"
+    covered(runs, response_mean=exact.response_mean, wait_p95=exact.wait_percentile(0.95))
 
 
 def test_formulas_agree_with_each_other():
     """The formulas above against one another where two of them meet, so that an oracle's own slip shows."""
     most = 3_000
-    chance = birth_death([3.0] * most, [min(k, 4) for k in range(1, most + 1)])
-    assert float(chance @ np.maximum(np.arange(most + 1) - 4, 0)) / 3.0 == pytest.approx(erlang_c_wait(3, 4))
-    assert birth_death([4.0] * 5, range(1, 6))[-1] == pytest.approx(erlang_b(4, 5))
+    chance = theory.birth_death([3.0] * most, [min(k, 4) for k in range(1, most + 1)])
+    assert float(chance @ np.maximum(np.arange(most + 1) - 4, 0)) / 3.0 == pytest.approx(theory.mmc(3, 1, 4).wait_mean)
+    assert theory.birth_death([4.0] * 5, range(1, 6))[-1] == pytest.approx(theory.erlang_b(4, 5))
     terms = 4 ** np.arange(6) / special.factorial(np.arange(6))
-    assert erlang_b(4, 5) == pytest.approx(terms[-1] / terms.sum())
+    assert theory.erlang_b(4, 5) == pytest.approx(terms[-1] / terms.sum())
     assert second_moment(1, 1) == 2  # exponential

@@ -27,6 +27,7 @@ PLANNERS = [
 SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS]
 PLACEMENTS = [None, *registry.policies("placement")]
 PARAMETERS = {
+    "as_recorded": {"nodes": [False, True]},
     "srtf": {"discipline": ["block", "skip"], "margin": [0.0, 0.5]},
     "priority": {"discipline": ["block", "skip"], "preemptive": [False, True], "aging": [0.0, 0.1]},
     "edf": {"discipline": ["block", "skip"], "preemptive": [False, True], "drop_expired": [False, True]},

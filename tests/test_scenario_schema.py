@@ -123,7 +123,7 @@ sweep: [1]
         "s.yaml:1:1: name: expected a name, not nothing",
         "s.yaml:2:1: seed: must be at least 0, not -1",
         's.yaml:3:1: horizn: unknown key "horizn"; did you mean "horizon"?',
-        's.yaml:4:1: warmup: "5" has no unit; write for instance 5 s',
+        's.yaml:4:1: warmup: "5" has no unit; write for instance 5 s; or auto, which finds it from replications',
         's.yaml:7:7: cluster.nodes.0.count: expected a whole number, not "8.5"',
         "s.yaml:8:7: cluster.nodes.0.cpus: expected a number, not true",
         's.yaml:9:26: cluster.nodes.0.gpus.sharing: unknown kind "mpps"; did you mean "mps"?',
@@ -167,8 +167,7 @@ sweep: [1]
          "s.yaml:3:11: cluster.nodes: needs at least 1 entry"),
         ("{cpus: 4,", "{cpus: x,", 's.yaml:3:20: cluster.nodes.0.cpus: expected a number, not "x"'),
         ("nodes:", "trace: {format: openb_nodes}, nodes:",
-         "s.yaml:3:11: cluster.trace: clusters from a trace are not available in this version; "
-         "list the machines under nodes"),
+         "s.yaml:3:11: cluster.trace: the machines are listed under nodes already; leave one of the two out"),
         ("count: 2}", "count: 2, pcie: {upload: 0}}",
          "s.yaml:3:65: cluster.nodes.0.gpus.pcie.upload: a bandwidth must be above 0"),
         ("    gpu_time: 5 min\n", "",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import sim
+from sim import registry
 from sim.results.statistics import student_interval
 from sim.scenario.policy_schema import long_form
 from sim.scenario.scenario import load
@@ -220,6 +221,16 @@ def test_fragmented_gpus():
     assert below(packed, spread)
     loss = [np.mean([run.metric("fragmentation") for run in runs(name, p)]) for p in (WORST_FIT, BEST_FIT)]
     states(name, "from 0.12 to 0.05", *loss)
+
+
+def test_shares_of_gpus():
+    name = "shares-of-gpus"
+    worst, best, first, fgd = (
+        column(name, "gpu_allocation", with_placement(p)) for p in ("worst_fit", "best_fit", "first_fit", "fgd")
+    )
+    states(name, "worst_fit has 81 % of the GPUs allocated", 100 * worst.mean())
+    states(name, "best_fit 93.1 %, first_fit 94.5 %, and fgd 94.9 %", *(100 * np.mean(c) for c in (best, first, fgd)))
+    assert below(worst, best) and below(best, fgd)
 
 
 def test_gangs_and_small_jobs():
@@ -714,6 +725,52 @@ def test_prefill_and_decode_apart():
     states(name, "522 ms and 18.1 ms", 1e3 * first, 1e3 * further)
     slow = runs(name, None, {"cluster.nodes.0.network.upload": "2.5 GB/s"})
     states(name, "further token takes 71.9 ms", 1e3 * slow.metric("tpot_p99"))
+
+
+# Admission ------------------------------------------------------------------------------------------------------
+
+
+def test_overload():
+    """Every admission policy is worth at least twice the goodput of accepting all."""
+    name = "overload"
+    proposed = load(name).raw["sweep"]["policy"]
+    good = {json.dumps(policy): 100 * column(name, "goodput_fraction", policy) for policy in proposed}
+    fcfs, edf, sjf, feasible, tied = (good[json.dumps(proposed[k])].mean() for k in (0, 1, 2, -2, -1))
+    states(name, "6 % under fcfs, 20 % under edf and 95 % under sjf", fcfs, edf, sjf)
+    states(name, "in time reaches 92 %", feasible)
+    states(name, "95 % where admission also chooses", tied)
+    assert all(values.mean() > 2 * fcfs for label, values in good.items() if "admission" in label)
+    assert {policy["admission"] if isinstance(policy["admission"], str) else policy["admission"]["name"]
+            for policy in proposed[3:]} == set(registry.policies("admission")) - {"accept_all"}  # fmt: skip
+    offered = [load(name).build(replication=k).tasks.time.min(axis=1).sum() / (7200 * 8.8) for k in range(3)]
+    assert np.mean(offered) == pytest.approx(1.3, abs=0.05)
+
+
+def test_rate_jump():
+    """Estimates follow: what holds in the last 25 minutes is what was asked for, though the load is another."""
+    name = "rate-jump"
+    policies = {long_form(p)["admission"]["name"]: p for p in load(name).raw["sweep"]["policy"] if p != "fcfs"}
+
+    def of(policy, low, high, measure):
+        found = []
+        for run in runs(name, policies[policy]):
+            tasks = run.tasks[(run.tasks.arrival >= low) & (run.tasks.arrival < high)]
+            found.append(measure(tasks))
+        return float(np.mean(found))
+
+    def late(tasks):
+        return 100 * (tasks[tasks.status != "rejected"].wait > 2).mean()
+
+    def refused(tasks):
+        return 100 * (tasks.status == "rejected").mean()
+
+    assert of("erlang_wait", 0, 1800, refused) < 1
+    states(name, "longer than 2 s below 5 %, 3.4 %", 2, 5, of("erlang_wait", 2100, 3600, late))
+    percentile = of("adaptive", 2100, 3600, lambda tasks: tasks.response.quantile(0.95))
+    states(name, "hold at 5 s is 5.0 s", 5, percentile)
+    before, after = of("naor", 0, 1800, refused), of("naor", 2100, 3600, refused)
+    states(name, "refused 0.6 % before, refuses 39 %", before, after)
+    assert of("mdp_threshold", 2100, 3600, refused) == pytest.approx(after, abs=1)
 
 
 # README ---------------------------------------------------------------------------------------------------------

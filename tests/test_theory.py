@@ -250,16 +250,16 @@ def _exp(z: Fraction) -> Fraction:
 
 
 @pytest.mark.parametrize("load", [Fraction(1, 4), Fraction(9, 10), Fraction(5, 4), Fraction(4)])
-@pytest.mark.parametrize("x", [Fraction(0), Fraction(1, 2), Fraction(1), Fraction(17, 8), Fraction(40), Fraction(161, 4)])
+@pytest.mark.parametrize("x", [Fraction(n, 8) for n in (0, 4, 8, 17, 320, 322)])
 def test_md1_workload_is_erlangs_sum(load: Fraction, x: Fraction):
     found = ConstantJumps(float(load)).below(float(x))
     assert found == close(float(erlang_1909(load, x)), rel=1e-11)
 
 
 def test_md1_distribution_has_its_mean():
-    found = theory.md1(0.9, 2.0)
+    found = theory.md1(0.45, 2.0)
     assert found.wait_tail(0) == close(0.9)
-    assert sum(mean_of(found.wait_tail, 0) + integrate.quad(found.wait_tail, k, k + 2)[0] for k in range(0, 400, 2)) == close(
+    assert sum(integrate.quad(found.wait_tail, k, k + 2)[0] for k in range(0, 400, 2)) == close(
         found.wait_mean, rel=1e-7
     )
     assert found.response_tail(1.9) == 1
@@ -299,7 +299,7 @@ def test_priorities_conserve_work():
 def test_priorities_at_several_servers():
     """By the chain of (high, low) in the system for the preemptive; in sum M/M/c for both; one class is M/M/c."""
     classes = [theory.Class(0.8, 1), theory.Class(0.9, 1)]
-    cut = 40
+    cut = 30
     rates = np.zeros((cut * cut, cut * cut))
     for high in range(cut):
         for low in range(cut):
@@ -315,7 +315,7 @@ def test_priorities_at_several_servers():
     chance = theory.stationary(rates).reshape(cut, cut)
     found = theory.preemptive_resume(classes, servers=3)
     assert found[0].jobs_in_system_mean == close(chance.sum(axis=1) @ np.arange(cut), rel=1e-6)
-    assert found[1].jobs_in_system_mean == close(chance.sum(axis=0) @ np.arange(cut), rel=1e-5)
+    assert found[1].jobs_in_system_mean == close(chance.sum(axis=0) @ np.arange(cut), rel=1e-4)
     total = theory.mmc(1.7, 1, 3).jobs_in_system_mean
     assert sum(f.jobs_in_system_mean for f in theory.nonpreemptive(classes, servers=3)) == close(total)
     assert theory.nonpreemptive([(1.7, 1)], servers=3)[0].wait_mean == close(theory.mmc(1.7, 1, 3).wait_mean)
@@ -326,7 +326,7 @@ def test_priorities_at_several_servers():
 # Batches ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rate", "most"), [(3.0, 5), (0.7, 1), (1.9, 2), (0.2, 64)])
+@pytest.mark.parametrize(("rate", "most"), [(3.0, 5), (0.7, 1), (1.5, 2), (0.2, 64)])
 def test_bulk_service_by_its_chain(rate: float, most: int):
     """States: idle, and busy with n waiting; b = 1 is M/M/1."""
     size = 400
@@ -379,8 +379,9 @@ def test_greedy_batches_meet_their_limits_and_bounds():
     assert one.utilisation == close(md1.utilisation, rel=1e-9)
     free, wide = theory.greedy_batches(20, 0.02, 0.05), theory.greedy_batches(20, 0.02, 0.05, 60)
     assert wide.response_mean == close(free.response_mean, rel=1e-9)
-    assert mean_of(free.wait_tail, 4) == close(free.wait_mean, rel=1e-5)
-    assert mean_of(free.response_tail, 4) == close(free.response_mean, rel=1e-4)
+    middles = (np.arange(4_000) + 0.5) * 0.0005
+    assert 0.0005 * sum(map(free.wait_tail, middles)) == close(free.wait_mean, rel=1e-5)
+    assert 0.0005 * sum(map(free.response_tail, middles)) == close(free.response_mean, rel=1e-3)
     for rate in (0.01, 1, 5, 20, 40, 48):
         exact, bounds = theory.greedy_batches(rate, 0.02, 0.05).response_mean, theory.inoue_bounds(rate, 0.02, 0.05)
         assert bounds.lower * (1 - 1e-12) <= exact <= bounds.upper * (1 + 1e-12)
@@ -489,9 +490,7 @@ def test_token_bucket_is_md1b():
 # Naor and staffing -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rate", "ratio", "thresholds"), [(0.8, 10, (10, 4, 2)), (1.2, 25, (25, 5, 4))]
-)
+@pytest.mark.parametrize(("rate", "ratio", "thresholds"), [(0.8, 10, (10, 4, 2)), (1.2, 25, (25, 5, 4))])
 def test_naors_thresholds(rate: float, ratio: float, thresholds: tuple[int, int, int]):
     found = theory.naor(rate, 1, ratio, 1)
     assert (found.individual, found.social, found.revenue) == thresholds
@@ -501,22 +500,25 @@ def test_naors_thresholds(rate: float, ratio: float, thresholds: tuple[int, int,
 @pytest.mark.parametrize("ratio", [1.5, 7.3, 40.0])
 def test_naor_by_trying_all(rate: float, ratio: float):
     found = theory.naor(rate, 1, ratio, 1)
+    worth, load = Fraction(ratio), Fraction(rate)  # exact: the welfare is nearly flat
     welfare, revenue = [], []
     for n in range(1, math.floor(ratio) + 1):
-        chance = solved(np.diag([rate] * n, 1) + np.diag([1.0] * n, -1))
-        welfare.append(rate * (1 - chance[-1]) * ratio - chance @ np.arange(n + 1))
-        revenue.append(rate * (1 - chance[-1]) * (ratio - n))
-    assert found.social == 1 + int(np.argmax(welfare))
-    assert found.revenue == 1 + int(np.argmax(revenue))
-    assert found.welfare == close(max(welfare), rel=1e-7)
-    assert found.welfare_individual == close(welfare[-1], rel=1e-6)
+        powers = [load**k for k in range(n + 1)]
+        free = 1 - powers[-1] / sum(powers)
+        welfare.append(load * free * worth - sum(k * power for k, power in enumerate(powers)) / sum(powers))
+        revenue.append(load * free * (worth - n))
+    assert found.social == 1 + welfare.index(max(welfare))
+    assert found.revenue == 1 + revenue.index(max(revenue))
+    assert found.welfare == close(float(max(welfare)), rel=1e-7)
+    assert found.welfare_individual == close(float(welfare[-1]), rel=1e-6)
     assert found.revenue <= found.social <= found.individual
     assert found.social == found.individual or math.floor(ratio - found.toll + 1e-9) == found.social
 
 
 def test_square_root_staffing():
-    """Published: β = 0.5061 for half delayed (Halfin and Whitt); the rule is within one server of the truth."""
-    assert theory.halfin_whitt(100, 1, 0.5).safety == close(0.5061, abs=1e-3)
+    """φ(β) = β Φ(β) at half delayed, and the rule is within one server of the truth."""
+    half = theory.halfin_whitt(100, 1, 0.5).safety
+    assert stats.norm.pdf(half) == close(half * stats.norm.cdf(half), rel=1e-9)
     for load in (4, 100, 9900):
         for delayed in (0.9, 0.5, 0.05):
             found = theory.halfin_whitt(load, 1, delayed)
@@ -589,7 +591,9 @@ def exponential(mean: str = "1 s") -> Part:
     return {"distribution": "exponential", "mean": mean}
 
 
-def scenario(entry: Part, gpus: Part | None = None, policy: Any = "fcfs", nodes: Part | None = None, **more: Any) -> Part:
+def scenario(
+    entry: Any, gpus: Part | None = None, policy: Any = "fcfs", nodes: Part | None = None, **more: Any
+) -> Part:
     return {
         "name": "model",
         "warmup": "600 s",
@@ -639,6 +643,15 @@ MODELS = {
     "token bucket with Poisson arrivals (M/D/1/b): loss only": scenario(
         {**ONE, "arrivals": {"process": "poisson", "rate": "2/s"}}, {"count": 8},
         policy={"scheduler": "fcfs", "admission": {"name": "token_bucket", "rate": "1/s", "burst": 3}}),
+    "trunk reservation, M/M/c/c of several classes": scenario(
+        [{**one, **ONE} for one in URGENT], {"count": 2}, policy={
+            "scheduler": "fcfs", "admission": {"name": "trunk_reservation", "reserve": {"patient": 1}}}),
+    "M/M/1/4 (Naor, social)": scenario({**ONE, "arrivals": {"process": "poisson", "rate": "0.8/s"}}, policy={
+        "scheduler": "fcfs", "admission": {"name": "naor", "reward": 10, "cost": 1, "arrival_rate": "0.8/s",
+                                           "service_time": "1 s"}}),
+    "M/M/1 with a limit on the work ahead": scenario(
+        {**ONE, "arrivals": {"process": "poisson", "rate": "1.5/s"}},
+        policy={"scheduler": "fcfs", "admission": {"name": "predicted_wait", "max_wait": "4 s"}}),
     "greedy batches, M/D^[1,b]/1 with no largest batch": {
         **scenario(BATCHES, policy="serial_greedy"), "horizon": "200 s", "warmup": "20 s"},
     "greedy batches, M/D^[1,b]/1 with b = 8": {
@@ -663,15 +676,13 @@ def test_the_engine_covers_its_model(model: str):
 
     loaded = sim.load(MODELS[model])
     for one in simulate(loaded, match(loaded).rows, confidence=0.999, seed=11):
-        value, interval = one.row.value, one.interval
-        assert one.covered or value == close(interval.mean, rel=1e-9), (one.row, str(interval))
+        assert one.covered, (one.row, str(one.interval))
 
 
 CHANGED = [
     ({"workload.0.gpu_time": {"distribution": "lognormal", "mean": "1 s", "cv": 2}, "cluster.nodes.0.gpus.count": 2},
      "nearly", None),
     ({"warmup": "1 s"}, "nearly", "warmup"),
-    ({"workload.0.arrivals.process": "burst", "workload.0.arrivals.rate": "0.1/s"}, None, None),
     ({"workload.0.bytes_in": "1 GB", "cluster.nodes.0.gpus.pcie": {"upload": "4 GB/s"}}, "matches", None),
     ({"policy": "sjf"}, "none", "policy.scheduler"),
     ({"workload.0.cpu_time": {"speedup": 3}, "cluster.nodes.0.cpus": 4}, "none", "workload.0.cpu_time"),
@@ -682,10 +693,14 @@ CHANGED = [
     ({"workload.0.arrivals": {"process": "diurnal", "mean": "0.5/s", "amplitude": 0.5, "period": "1 h"}}, "none",
      "workload.0.arrivals.process"),
     ({"policy": "lcfs"}, "matches", None),
+    ({"workload.0.until": "2000 s"}, "nearly", "workload.0.until"),
+    ({"cluster.nodes.0.gpus.preemption": {"kind": "flep", "overhead": "5 %"}}, "none",
+     "cluster.nodes.gpus.preemption.overhead"),
+    ({"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}]}, "none", "faults"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "verdict", "key"), [case for case in CHANGED if case[1]])
+@pytest.mark.parametrize(("changes", "verdict", "key"), CHANGED)
 def test_what_fails_is_named(changes: Part, verdict: str, key: str | None):
     found = match(sim.load(MODELS["M/M/1"], changes))
     assert found.verdict == verdict, found.failed
@@ -701,6 +716,40 @@ def test_disguised_servers_are_counted():
     assert found.model == "M/M/7"
     figures = {row.metric: row.value for row in found.rows}
     assert figures["gpu_utilisation"] == close(3 * 0.25 / 2)
+
+
+def test_streams_of_different_length_match_nothing():
+    two = [{"name": "a", **ONE, "until": "100 s"}, {"name": "b", "gpu_time": "1 s", "arrivals": GAPS["arrivals"]}]
+    two[1]["arrivals"] = {"process": "poisson", "rate": "0.2/s"}
+    found = match(sim.load(scenario(two)))
+    assert found.verdict == "none" and "workload.1.until" in [one.key for one in found.failed]
+
+
+def test_the_documentation_says_what_comes_out():
+    """The Python blocks of docs/theory.md run, and the scenario in it is what is said of it."""
+    import re
+    from pathlib import Path
+
+    from yaml import safe_load
+
+    text = (Path(__file__).parent.parent / "docs" / "theory.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        for line in block.splitlines():
+            code, _, said = line.partition("#")
+            if said and code.strip().startswith(("theory", "line")) and "[" not in code:
+                value = eval(code, names)
+                number = re.search(r"[\d.]*\d", said)
+                if number:
+                    assert value == close(float(number[0]), rel=2e-3), line
+            else:
+                exec(line, names)
+    (pictured,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    found = match(sim.load(safe_load(pictured)))
+    assert (found.verdict, found.model) == ("matches", "tandem of M/M/1: upload → compute")
+    assert set(re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE))
+    missing = [name for name in theory.__all__ if name[0].islower() and f"`{name}`" not in text]
+    assert not missing
 
 
 # The command -----------------------------------------------------------------------------------------------------

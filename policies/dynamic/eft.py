@@ -32,6 +32,5 @@ class Eft(EarliestLine):
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
         mode = placement.mode
         seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
-        if mode.span_speed != 1.0 and len({device.node for device in placement.devices}) > 1:
-            seconds /= mode.span_speed
+        seconds /= mode.span_rate(placement.devices)
         return free, free + seconds

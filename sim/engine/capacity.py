@@ -21,6 +21,9 @@ from sim.model.tasks import Mode
 
 UNLIMITED = 1 << 62
 
+KEPT_GANGS = 256
+"""Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
+
 
 def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
     """When a launch can begin its first stage on a device of which it leaves `free`.
@@ -117,7 +120,7 @@ class NodeState:
 
     __slots__ = (
         "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
-        "frequency", "slowdown", "ready_at", "saving", "placements",
+        "frequency", "slowdown", "ready_at", "saving", "placements", "gangs",
     )  # fmt: skip
 
     def __init__(self, node: Node, types: dict[DeviceType, int]):
@@ -140,7 +143,8 @@ class NodeState:
         self.ready_at = 0.0
         self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
-
+        self.gangs: dict[tuple[Mode, int], Placement] = {}
+        """Placements of gangs of whole GPUs by mode and what was open when they were made."""
 
     @property
     def left(self) -> int:
@@ -189,6 +193,11 @@ class Capacity:
             for kind, available in enumerate(node.open):
                 if available:
                     self.with_open[kind] |= node.bit
+        self._having: list[list[int]] = [[] for _ in self.types]
+        """By type number: indexes of the nodes that have a device of the type."""
+        for node in self.nodes:
+            for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
+                self._having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
 
     # Where does a mode fit? ---------------------------------------------------------------------------------
@@ -217,14 +226,12 @@ class Capacity:
         """Look again at the nodes noted since the index was last asked."""
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
+        changed: Iterable[int] = log[seen:]
         if seen < 0 or len(log) - seen > len(nodes):
-            mask = 0
-            for node in nodes:
-                if self.fits_on(node, mode):
-                    mask |= node.bit
-        elif index.simple:
+            mask, changed = 0, self._having[index.kind]
+        if index.simple:
             kind, gpus, cpus, memory = index.kind, mode.gpus, mode.cpus, mode.memory
-            for number in log[seen:]:
+            for number in changed:
                 node = nodes[number]
                 if (
                     node.open[kind].bit_count() >= gpus
@@ -236,7 +243,7 @@ class Capacity:
                 elif mask & node.bit:
                     mask ^= node.bit
         else:
-            for number in log[seen:]:
+            for number in changed:
                 node = nodes[number]
                 if self.fits_on(node, mode):
                     mask |= node.bit
@@ -314,10 +321,29 @@ class Capacity:
             if placement is None:
                 placement = gpu.placements[mode] = Placement(mode, (gpu.device,))
             return placement
+        if index.simple:
+            return self._gang(mode, node, node.open[index.kind])
         fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
         if mode.type.streams > 1:
             fitting.sort(key=lambda gpu: -gpu.free)
         return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
+
+    def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
+        """The first so many of a node's open accelerators."""
+        placement = node.gangs.get((mode, available))
+        if placement is not None:
+            return placement
+        left, chosen = available, []
+        for _ in range(mode.gpus):
+            if not left:
+                return None
+            lowest = left & -left
+            chosen.append(node.gpus[lowest.bit_length() - 1].device)
+            left ^= lowest
+        if len(node.gangs) >= KEPT_GANGS:
+            node.gangs.clear()
+        placement = node.gangs[mode, available] = Placement(mode, tuple(chosen))
+        return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
         """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
@@ -387,13 +413,18 @@ class Capacity:
         return None
 
     def quick_take(self, placement: Placement) -> int:
-        """Check and occupy in one go: the fast path for a launch on one device that is in its normal state.
+        """Check and occupy in one go: the fast path for a launch on one device, or on whole accelerators of one
+        node, that are in their normal state.
 
         Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
         unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
         """
         mode = placement.mode
+        if mode.gpus > 1:
+            return self._quick_gang(placement)
         device = placement.devices[0]
+        if len(placement.devices) > 1:
+            return -1
         state = self.of[device.index]
         if state.device is not device or device.type is not mode.type or not state.normal:
             return -1
@@ -427,10 +458,47 @@ class Capacity:
             return core
         return self._take_cores(state, placement)
 
+    def _quick_gang(self, placement: Placement) -> int:
+        """`quick_take` for several whole accelerators of one node."""
+        mode, devices, of = placement.mode, placement.devices, self.of
+        node = self.nodes[devices[0].node]
+        if mode.gpu_memory or mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return -1
+        bits = 0
+        states = []
+        for device in devices:
+            state = of[device.index]
+            if (
+                state.device is not device
+                or not state.normal
+                or state.free != WHOLE  # of one stream: nothing else runs there
+                or state.node is not node
+                or device.type is not mode.type
+            ):
+                return -1
+            bits |= state.bit
+            states.append(state)
+        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:
+            return -1
+        for state in states:
+            state.free = 0
+        node.cpu_free -= mode.cpus
+        node.mem_free -= mode.memory
+        kind = states[0].kind
+        available = node.open[kind] = node.open[kind] & ~bits
+        if not available:
+            self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+        return 0
+
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied."""
-        self.releases += 1
         mode = placement.mode
+        if mode.gpus > 1:
+            self.give(placement, None, cores)
+            return
+        self.releases += 1
         state = self.of[placement.devices[0].index]
         if not mode.gpus:
             state.cores |= cores
@@ -497,9 +565,9 @@ class Capacity:
             gpu = self.of[device.index]
             if gpu.slices:
                 gpu.slices.pop(launch, None)
-            gpu.free += mode.share
+            gpu.free = free = gpu.free + mode.share
             gpu.room += mode.gpu_memory
-            if gpu.free >= WHOLE and gpu.up and not gpu.asleep:
+            if free >= WHOLE and gpu.up and not gpu.asleep:
                 gpu.node.open[gpu.kind] |= gpu.bit
         for node, cpus, memory in self._host_parts(mode, devices):
             node.cpu_free += cpus
@@ -554,6 +622,10 @@ class Capacity:
 
     # What if? -------------------------------------------------------------------------------------------------
 
+    def countable(self, mode: Mode) -> bool:
+        """Is it enough to count what a launch in this mode takes: cores, or whole accelerators of one node?"""
+        return mode.gpus == 0 or (not mode.span_any and (self.indexes.get(mode) or self.index_of(mode)).simple)
+
     def sketch(self, node: NodeState) -> NodeState:
         """A copy of a node on which releases can be tried out with `release`."""
         copy = _copy(node)
@@ -593,6 +665,60 @@ class Capacity:
             lowest = mask & -mask
             yield lowest.bit_length() - 1
             mask ^= lowest
+
+
+class Tally:
+    """What would be free on a node, where counting is enough (see `Capacity.countable`): a cheap sketch."""
+
+    __slots__ = ("node", "open", "cpu_free", "mem_free")
+
+    def __init__(self, node: NodeState):
+        self.node = node
+        self.open = list(node.open)
+        self.cpu_free = node.cpu_free
+        self.mem_free = node.mem_free
+
+    def release(self, placement: Placement) -> None:
+        """Give back what a launch holds, all of it on this node."""
+        mode = placement.mode
+        self.cpu_free += mode.cpus
+        self.mem_free += mode.memory
+        if mode.gpus:
+            gpus = self.node.gpus
+            for device in placement.devices:
+                gpu = gpus[device.local]
+                if gpu.up and not gpu.asleep:
+                    self.open[gpu.kind] |= gpu.bit
+
+    def occupy(self, placement: Placement) -> None:
+        """Take what a launch would hold, all of it on this node."""
+        mode = placement.mode
+        self.cpu_free -= mode.cpus
+        self.mem_free -= mode.memory
+        if mode.gpus:
+            for device in placement.devices:
+                gpu = self.node.gpus[device.local]
+                self.open[gpu.kind] &= ~gpu.bit
+
+    def fits(self, mode: Mode, kind: int) -> bool:
+        """Would a mode (on accelerators of type number `kind`) fit?"""
+        node = self.node
+        if mode.cpus > self.cpu_free or mode.memory > self.mem_free or not node.up:
+            return False
+        if mode.gpus:
+            return self.open[kind].bit_count() >= mode.gpus
+        return node.device.type is mode.type and not node.asleep
+
+    def place(self, mode: Mode, kind: int) -> Placement:
+        """Where a mode that fits would sit."""
+        node, left, chosen = self.node, self.open[kind], []
+        if not mode.gpus:
+            return Placement(mode, (node.device,))
+        for _ in range(mode.gpus):
+            lowest = left & -left
+            chosen.append(node.gpus[lowest.bit_length() - 1].device)
+            left ^= lowest
+        return Placement(mode, tuple(chosen))
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """The compute engines: who computes, at what rate, and when it is done.
 
-A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown x sharing.
+A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown x sharing, and of a
+gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster).
 A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
 share an accelerator have one event between them, the next finish.
 """
@@ -135,8 +136,8 @@ class Compute:
             busy += part
             watts += part * power * state.frequency**3
             rate = min(rate, factor)
-        if len(placement.devices) > 1 and len({device.node for device in placement.devices}) > 1:
-            rate *= mode.span_speed
+        if len(placement.devices) > 1:
+            rate *= mode.span_rate(placement.devices)
         return rate, busy, watts
 
     def _rerate(self, launch: Launch) -> bool:

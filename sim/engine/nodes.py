@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,11 +12,28 @@ from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode
 
 
+@dataclass
+class AcceleratorColumns:
+    """Every accelerator: a row a node, a column a position on it (`Device.local`)."""
+
+    share: np.ndarray
+    """Free share in millionths, from 0 to WHOLE; 0 where there is none, and of one that is down or asleep."""
+    room: np.ndarray
+    """Bytes of memory that launches may claim; 0 where there is none."""
+    kind: np.ndarray
+    """Number of its type in `types`; -1 where there is none."""
+    types: list[str]
+    stamp: np.ndarray
+    """By node: the `look` at which it was last found changed."""
+    look: int = 0
+    """Grows with every refresh."""
+
+
 class NodeColumns:
     """Free capacity of all nodes as NumPy columns, for placements that score many nodes at once.
 
     `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes touched since the
-    last look are refreshed; `refresh()` is called by `candidates`.
+    last look are refreshed; `refresh()` is called by `candidates`.  `accelerators` are kept once they were asked for.
     """
 
     def __init__(self, capacity: Capacity):
@@ -24,10 +42,30 @@ class NodeColumns:
         self.cores = np.zeros(len(nodes))
         self.memory = np.zeros(len(nodes))
         self.gpus = {kind.name: np.zeros(len(nodes)) for kind in self._capacity.types if kind.kind != "cpu"}
+        self._accelerators: AcceleratorColumns | None = None
         self._generation = -1
         self._position = 0
 
+    @property
+    def accelerators(self) -> AcceleratorColumns:
+        """Every accelerator on its own, as of the last refresh."""
+        if self._accelerators is None:
+            nodes = self._capacity.nodes
+            size = len(nodes), max((len(node.gpus) for node in nodes), default=0)
+            names = [kind.name for kind in self._capacity.types]
+            kind = np.full(size, -1)
+            for node in nodes:
+                for gpu in node.gpus:
+                    kind[node.index, gpu.device.local] = gpu.kind
+            self._accelerators = AcceleratorColumns(
+                np.zeros(size, np.int64), np.zeros(size), kind, names, np.zeros(len(nodes), np.int64)
+            )
+            self._generation = -1  # every node anew
+            self.refresh()
+        return self._accelerators
+
     def refresh(self) -> None:
+        """Bring the columns of touched nodes up to date."""
         self._capacity.noting = True
         log = self._capacity.log
         if self._generation != self._capacity.log_generation:
@@ -39,14 +77,22 @@ class NodeColumns:
         self._capacity.tidy()
         if self._generation != self._capacity.log_generation:
             self._generation, self._position = self._capacity.log_generation, 0
+        single = self._accelerators
+        if single is not None:
+            single.look += 1
         for number in touched:
             node = self._capacity.nodes[number]
             self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
             self.memory[number] = float(node.mem_free)
             sums = dict.fromkeys(self.gpus, 0)
             for gpu in node.gpus:
-                if gpu.up and not gpu.asleep:
-                    sums[gpu.device.type.name] += min(WHOLE, max(0, gpu.free))
+                free = min(WHOLE, max(0, gpu.free)) if gpu.up and not gpu.asleep else 0
+                sums[gpu.device.type.name] += free
+                if single is not None:
+                    single.share[number, gpu.device.local] = free if node.up else 0
+                    single.room[number, gpu.device.local] = gpu.room
+            if single is not None:
+                single.stamp[number] = single.look
             for name, total in sums.items():
                 self.gpus[name][number] = total / WHOLE
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster
+from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement
 from sim.model.record import (
     COMPLETED,
@@ -24,6 +24,8 @@ from sim.model.record import (
 )
 
 NAN = math.nan
+KNOWN_GANGS = 20_000
+"""Placements of gangs whose numbers are remembered by identity."""
 LAUNCH_TIMES = (
     "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
 )  # fmt: skip
@@ -322,6 +324,8 @@ class Places:
             base += node.cpus
         self._base = base
         self._more: dict[tuple[tuple[int, ...], int], int] = {}
+        self._known: dict[int, tuple[Placement, int]] = {}
+        """The same by identity of the placement, which is kept so that nothing else can have it."""
 
     def code(self, placement: Placement, cores: int) -> int:
         devices = placement.devices
@@ -330,6 +334,16 @@ class Places:
                 return devices[0].index
             if not cores & (cores - 1):
                 return self.core_base[devices[0].node] + cores.bit_length() - 1
+        if cores:
+            return self._gang(devices, cores)
+        known = self._known.get(id(placement))
+        if known is None:
+            if len(self._known) >= KNOWN_GANGS:
+                self._known.clear()
+            known = self._known[id(placement)] = placement, self._gang(devices, 0)
+        return known[1]
+
+    def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
         return self._more.setdefault(key, self._base + len(self._more))
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sim.engine.capacity import NodeState, host_part
+import numpy as np
+
+from sim.engine.capacity import NodeState, Tally, host_part
+from sim.engine.launch import Launch
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
@@ -14,11 +19,16 @@ if TYPE_CHECKING:
     from sim.engine.view import EngineView
 
 
+MANY = 64
+"""Launches noted on a node from which on those that are over are looked for with every new one."""
+
+
 class EarliestFit:
     """The shadow of a task: when and where it could start if running tasks ended as estimated.
 
-    Walks through the running launches in order of expected finish, giving back what each holds on copies of
-    its nodes, until a mode of the task fits.  Cost: one sort of the running launches a question.
+    Where counting is enough and ends are known (`Ends`), the earliest of the nodes' own times, kept up to date for
+    the nodes that changed.  Else walks through the running launches in order of expected finish, giving back what
+    each holds on copies of its nodes, until a mode of the task fits; cost: one sort of the running launches.
     """
 
     def __init__(self, view: EngineView, task: Task, mode: Mode | None = None):
@@ -29,6 +39,12 @@ class EarliestFit:
         self.placement: Placement | None = None
         self._capacity = view._capacity
         self._sketches: dict[int, NodeState] = {}
+        self._at: tuple[int, Mode, Ends] | None = None
+        """The node and mode, if they were found from the nodes' own times."""
+        self._tally: Tally | None = None
+        """That node at the shadow time, as long as counting is enough."""
+        self._accepted: list[Placement] = []
+        """What was found to survive there by counting."""
         self._known = view._simulation.last_launch
         self._find()
 
@@ -38,6 +54,11 @@ class EarliestFit:
             self.time, self.placement = self.view.now, now_fitting
             return
         modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
+        if self.view.steady and all(map(self._capacity.countable, modes)):
+            ends = self.view.ends
+            if ends.known():
+                self._earliest(ends, modes)
+                return
         seen: set[int] = set()
         for running in self.view.running("finish"):
             launch = running._launch
@@ -57,9 +78,29 @@ class EarliestFit:
                         self.placement = placement
                         return
 
+    def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
+        """From the nodes' own times; among equal times the first mode and node."""
+        for mode in modes:
+            time, number = ends.earliest(mode)
+            if time < self.time:
+                self.time = max(self.view.now, time)
+                self._at = number, mode, ends
+        if self.time < math.inf:
+            number, mode, _ = self._at
+            self._tally = ends.tally(number, self.time)
+            self.placement = self._tally.place(mode, self._capacity.types[mode.type])
+
     def _sketch(self, number: int) -> NodeState:
         """The node as it will be at the shadow time, as far as is known."""
-        if number not in self._sketches:
+        if number not in self._sketches and self._at is not None:
+            sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+            for launch in self._at[2].launches(number):
+                if max(self.view.now, launch[0]) <= self.time:
+                    self._capacity.release(sketch, launch[2].placement, launch[2])
+            for placement in self._accepted:
+                if placement.devices[0].node == number:
+                    _occupy(sketch, placement.mode, list(placement.devices))
+        elif number not in self._sketches:
             sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
             for launch in reversed(self.view._simulation.running.values()):
@@ -78,6 +119,8 @@ class EarliestFit:
         theirs = {device.node for device in placement.devices}
         if not mine & theirs:
             return True
+        if self._tally is not None and self._capacity.countable(placement.mode):
+            return self._survives_counted(placement)
         sketches = {number: self._capacity.sketch(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             here = [device for device in placement.devices if device.node == number]
@@ -93,6 +136,19 @@ class EarliestFit:
             return False
         self.placement = again
         self._sketches.update(sketches)
+        self._tally = None
+        return True
+
+    def _survives_counted(self, placement: Placement) -> bool:
+        tally, mode = self._tally, self.placement.mode
+        kind = self._capacity.types[mode.type]
+        before = list(tally.open), tally.cpu_free, tally.mem_free
+        tally.occupy(placement)
+        if not tally.fits(mode, kind):
+            tally.open, tally.cpu_free, tally.mem_free = before
+            return False
+        self.placement = tally.place(mode, kind)
+        self._accepted.append(placement)
         return True
 
 
@@ -106,3 +162,102 @@ def _occupy(sketch: NodeState, mode: Mode, devices: list[Device]) -> None:
             gpu = sketch.gpus[device.local]
             gpu.free -= mode.share
             gpu.room -= mode.gpu_memory
+
+
+class Ends:
+    """When each node will have room for a mode, as far as estimates tell, kept from the first question on.
+
+    For runs in which every launch computes steadily from its start: its end by estimate does not move then, so only
+    nodes on which something started or ended are looked at again.
+    Cost: O(what started and ended since the last question) and a minimum over the nodes.
+    """
+
+    def __init__(self, view: EngineView):
+        self.view = view
+        self.capacity = view._capacity
+        self.capacity.noting = True
+        self.running = view._simulation.running
+        nodes = len(self.capacity.nodes)
+        self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in range(nodes)]
+        """By node: (end, number, launch) of what runs there, and of some that are over."""
+        self.times: dict[Mode, np.ndarray] = {}
+        """By mode: by node the time at which it would fit there."""
+        self.behind: dict[Mode, dict[int, None]] = {}
+        """By mode: nodes that changed since its times were reckoned."""
+        self._last = 0
+        self._generation = -1
+        self._position = 0
+        self._countable = True
+
+    def known(self) -> bool:
+        """Take note of what has happened; False if something runs whose room cannot be counted."""
+        capacity = self.capacity
+        fresh = []
+        for launch in reversed(self.running.values()):
+            if launch.number <= self._last:
+                break
+            fresh.append(launch)
+        self._last = self.view._simulation.last_launch
+        for launch in reversed(fresh):
+            if len(launch.tasks) > 1 or not capacity.countable(launch.placement.mode):
+                self._countable = False
+                break
+            end = self.view.expected_finish(launch.task)
+            number = launch.placement.devices[0].node
+            insort(self.on[number], (end, launch.number, launch))
+            if len(self.on[number]) > MANY:
+                self.launches(number)
+        if not self._countable:
+            return False
+        log = capacity.log
+        changed: Iterable[int]
+        if self._generation != capacity.log_generation:
+            changed = range(len(capacity.nodes))
+        else:
+            changed = log[self._position :]
+        self._generation, self._position = capacity.log_generation, len(log)
+        for behind in self.behind.values():
+            behind.update(dict.fromkeys(changed))
+        return True
+
+    def launches(self, number: int) -> list[tuple[float, int, Launch]]:
+        """What runs on a node, by end."""
+        here, running = self.on[number], self.running
+        if any(entry[1] not in running for entry in here):
+            here = self.on[number] = [entry for entry in here if entry[1] in running]
+        return here
+
+    def earliest(self, mode: Mode) -> tuple[float, int]:
+        """The first time at which a mode fits somewhere, and the first such node."""
+        times = self.times.get(mode)
+        if times is None:
+            nodes = len(self.capacity.nodes)
+            times = self.times[mode] = np.full(nodes, math.inf)
+            self.behind[mode] = dict.fromkeys(range(nodes))
+        behind = self.behind[mode]
+        for number in behind:
+            times[number] = self._time(number, mode)
+        behind.clear()
+        number = int(times.argmin())
+        return float(times[number]), number
+
+    def _time(self, number: int, mode: Mode) -> float:
+        """When a mode will fit on a node; -inf if it does now, inf if it never will."""
+        kind = self.capacity.types[mode.type]
+        tally = Tally(self.capacity.nodes[number])
+        if tally.fits(mode, kind):
+            return -math.inf
+        for end, _, launch in self.launches(number):
+            tally.release(launch.placement)
+            if tally.fits(mode, kind):
+                return end
+        return math.inf
+
+    def tally(self, number: int, time: float) -> Tally:
+        """A node as it will be at a time."""
+        tally = Tally(self.capacity.nodes[number])
+        for end, _, launch in self.launches(number):
+            if end > time:
+                break
+            tally.release(launch.placement)
+        return tally

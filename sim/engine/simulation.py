@@ -204,7 +204,7 @@ class Simulation:
             for mode in shape.modes:
                 kind = mode.type
                 serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
-                one_node = not mode.span_any or mode.span_speed == 1.0
+                one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
                 no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
                                        mode.download.per_item))  # fmt: skip
                 if serial and no_transfer and one_node:
@@ -509,8 +509,8 @@ class Simulation:
             self._look_for_loop()
 
     def _start(self, decision: Start) -> None:
-        """Launch.  The usual case, one task that only computes on one device, is validated and done at once;
-        everything else, errors included, goes the full way."""
+        """Launch.  The usual case, one task that only computes on one device or one node, is validated and done at
+        once; everything else, errors included, goes the full way."""
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
         if (
@@ -519,7 +519,6 @@ class Simulation:
             and task.state == WAITING
             and task._history is None
             and task.allowed is None
-            and len(placement.devices) == 1
         ):
             position = task.shape.position.get(mode)
             if position is not None:

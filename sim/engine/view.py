@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim.engine.backlog import Backlog
-from sim.engine.capacity import GpuState, NodeState, available_at
+from sim.engine.capacity import GpuState, NodeState, Tally, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
 from sim.engine.pipeline import BatchLaunch
-from sim.engine.shadow import EarliestFit
+from sim.engine.shadow import EarliestFit, Ends
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
@@ -90,6 +91,11 @@ class EngineView:
     @property
     def steady(self) -> bool:
         return self._simulation.steady
+
+    @cached_property
+    def ends(self) -> Ends:
+        """When nodes will have room; only where the run is steady."""
+        return Ends(self)
 
     # Where does it fit? -------------------------------------------------------------------------------------
 
@@ -204,6 +210,8 @@ class EngineView:
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
+        if mode.span_speeds is not None:
+            return False
         specs = self._specs.get(kind)
         if specs is None:
             nodes = self.cluster.nodes
@@ -219,6 +227,9 @@ class EngineView:
     # How long? ------------------------------------------------------------------------------------------------
 
     def duration(self, task: Task, placement: Placement) -> float:
+        if self._simulation.steady and task._launch is None:
+            mode, left = placement.mode, 1.0 - task.done
+            return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
@@ -235,8 +246,7 @@ class EngineView:
         left = [self._left(task) for task in tasks]
         works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
         rate = min(state.frequency / state.slowdown for state in states)
-        if mode.span_speed != 1.0 and len({device.node for device in placement.devices}) > 1:
-            rate *= mode.span_speed
+        rate *= mode.span_rate(placement.devices)
         restored = [t for t in tasks if t._history is not None and t.done > 0 or t.state == RUNNING]
         return StageEstimate(
             ready=max(0.0, ready - now),
@@ -321,7 +331,8 @@ class EngineView:
     def expected_finish(self, task: Task) -> float:
         launch = task._launch
         if launch.stages is None:
-            return self.now + self._remaining(launch)
+            # The very float of the event, if the estimate is exact: not now + what is left.
+            return max(self.now, launch.decided + self._planned(launch))
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
@@ -500,15 +511,34 @@ class EngineView:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
+        counted = all(map(capacity.countable, modes))
+        tallies: dict[int, Tally] = {}
         sketches: dict[int, NodeState] = {}
         stopped: dict[int, list[Task]] = {}
         for victim in victims:
             if not victim.shape.preemptible or victim._launch is None:
                 continue
             launch = victim._launch
-            if not sketches and launch.placement.mode is modes[0]:
+            if not stopped and launch.placement.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
                 return launch.placement, [victim]
+            if counted and not capacity.countable(launch.placement.mode):
+                counted = False
+                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
+            if counted:
+                number = launch.placement.devices[0].node
+                tally = tallies.get(number)
+                if tally is None:
+                    tally = tallies[number] = Tally(capacity.nodes[number])
+                    stopped[number] = []
+                if any(launch is other._launch for other in stopped[number]):
+                    continue
+                tally.release(launch.placement)
+                stopped[number].append(victim)
+                for mode in modes:
+                    if tally.fits(mode, capacity.types[mode.type]):
+                        return self._sparing_counted(number, mode, stopped[number])
+                continue
             for number in dict.fromkeys(device.node for device in launch.placement.devices):
                 if number not in sketches:
                     sketches[number] = capacity.sketch(capacity.nodes[number])
@@ -523,13 +553,32 @@ class EngineView:
                         return self._sparing(number, mode, stopped[number])
         return None
 
+    def _released(self, number: int, victims: list[Task]) -> NodeState:
+        """A node as it would be without these tasks."""
+        sketch = self._capacity.sketch(self._capacity.nodes[number])
+        for victim in victims:
+            self._capacity.release(sketch, victim._launch.placement, victim._launch)
+        return sketch
+
+    def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
+        """As `_sparing`, where counting is enough."""
+        kind = self._capacity.types[mode.type]
+        tally = Tally(self._capacity.nodes[number])
+        for victim in victims:
+            tally.release(victim._launch.placement)
+        needed = list(victims)
+        for spared in victims[:-1]:
+            tally.occupy(spared._launch.placement)
+            if tally.fits(mode, kind):
+                needed.remove(spared)
+            else:
+                tally.release(spared._launch.placement)
+        return tally.place(mode, kind), needed
+
     def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
         """The mode on a node once those of the victims have stopped that really must."""
         needed = self._needed(number, mode, victims)
-        sketch = self._capacity.sketch(self._capacity.nodes[number])
-        for victim in needed:
-            self._capacity.release(sketch, victim._launch.placement, victim._launch)
-        placement = self._capacity.on_sketch(sketch, mode)
+        placement = self._capacity.on_sketch(self._released(number, needed), mode)
         assert placement is not None
         return placement, needed
 

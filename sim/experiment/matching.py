@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 BLIND = ("lcfs", "random")
 """Orders that look at no sizes, besides the order of arrival: the same means."""
 
+PLACEMENTS = ("best_fit", "earliest_finish", "fastest_device", "first_fit", "worst_fit")
+"""Those that leave no task waiting where devices are equal and one is free."""
+
 IN_ORDER = ("fcfs", "fcfs_skip")
 
 AT_ONCE = 1e-3
@@ -171,10 +174,8 @@ class Facts:
             total = sum(weight for _, weight, _ in kinds)
             for demand, weight, where in kinds:
                 if weight > 0:
-                    label = demand.class_ or name
-                    found.append(
-                        Customers(label, rate * weight / total, demand, where, self._law(demand), demand.priority or 0.0)
-                    )
+                    label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
+                    found.append(Customers(label, rate * weight / total, demand, where, law, priority))
         return found
 
     @property
@@ -248,7 +249,8 @@ class Facts:
 
     # Assumptions that several models share
 
-    def arrivals(self, allowed: tuple[str, ...] = ("poisson",), several: bool = True) -> bool:
+    def arrivals(self, allowed: tuple[str, ...] = ("poisson",)) -> bool:
+        self._all_the_time()
         text = {"poisson": "arrivals are Poisson"}.get(allowed[0]) if len(allowed) == 1 else None
         holds, key, shown = True, "", []
         for number, entry in enumerate(self.model.workload):
@@ -263,6 +265,21 @@ class Facts:
             text or "arrivals are Poisson, or one stream with independent gaps",
             holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
         )  # fmt: skip
+
+    def _all_the_time(self) -> None:
+        """Every stream goes on as long as the run."""
+        text = "arrivals go on at one rate to the end"
+        entries = self.model.workload
+        ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
+        for number, (entry, end) in enumerate(zip(entries, ends, strict=True)):
+            if len(entries) > 1 and (entry.count is not None or end != ends[0]):
+                key = "until" if entry.count is None else "count"
+                self.suppose(text, False, f"workload.{number}.{key}", "streams of different length")
+                return
+        early = math.isfinite(self.input.horizon) and self.last_arrival < 0.9 * self.input.horizon
+        key = "until" if entries[0].count is None else "count"
+        shown = f"the last at {self.last_arrival:.6g} s" if early else ""
+        self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True)
 
     def one_way(self) -> bool:
         """All tasks run in one mode on equal devices."""
@@ -283,11 +300,13 @@ class Facts:
     def sizes_known(self) -> bool:
         for one in self.customers:
             if one.law is None:
-                key = next((k for k in ("profile", "work", "scaling", "modes", "cpu_time") if getattr(one.demand, k)), "")
+                given = ("profile", "work", "scaling", "modes", "cpu_time")
+                key = next((k for k in given if getattr(one.demand, k)), "")
                 return self.suppose("times are drawn from a distribution", False, f"{one.key}.{key}".rstrip("."), "")
-        return self.suppose("times are drawn from a distribution", True, self._time_key(), self.law.shown)
+        return self.suppose("times are drawn from a distribution", True, self.time_key, self.law.shown)
 
-    def _time_key(self) -> str:
+    @property
+    def time_key(self) -> str:
         one = self.customers[0]
         mode = self.mode
         name = "cpu_time" if mode is not None and mode.on_cpu else "gpu_time"
@@ -295,7 +314,7 @@ class Facts:
 
     def exponential(self, law: Law | None = None, what: str = "service is exponential", key: str = "") -> bool:
         law = self.law if law is None else law
-        return self.suppose(what, law.kind == "exponential", key or self._time_key(), law.shown, soft=True)
+        return self.suppose(what, law.kind == "exponential", key or self.time_key, law.shown, soft=True)
 
     def nothing_moves(self) -> bool:
         """No data, private or named."""
@@ -319,6 +338,10 @@ class Facts:
         mode = self.mode
         if not sharing or mode is None or mode.on_cpu:
             return
+        overhead = mode.type.preemption.overhead
+        if overhead:
+            key = "cluster.nodes.gpus.preemption.overhead"
+            self.suppose("kernels run at full speed", False, key, f"{overhead:.0%}")
         kind = mode.type.sharing
         alone = kind.kind == "exclusive" or (kind.kind == "mps" and not kind.interference)
         alone = alone or (mode.whole and mode.type.streams == 1)
@@ -328,15 +351,20 @@ class Facts:
         mode = self.mode
         if mode is not None and not mode.on_cpu:
             streams = mode.type.streams
-            self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", f"streams: {streams}")
+            self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
     def order(self, blind: bool = True) -> str:
         """fcfs, blind or other; the assumption holds for the first, and for the second where the model says so."""
         name = self.scheduler
         single = len({one.priority for one in self.customers}) == 1
-        alike = name in IN_ORDER or (name == "priority" and single and not self.parameter("scheduler", "preemptive", False))
+        level = name == "priority" and single and not self.parameter("scheduler", "preemptive", False)
+        alike = name in IN_ORDER or level
         text = "first come, first served" + (", or an order that does not look at sizes" if blind else "")
         self.suppose(text, alike or (blind and name in BLIND), "policy.scheduler", name)
+        placement = self.parameter("scheduler", "placement", None)
+        named = getattr(placement, "name", None)
+        if named is not None and named not in PLACEMENTS:
+            self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
         return "fcfs" if alike else "blind" if name in BLIND else "other"
 
     @property
@@ -366,7 +394,8 @@ class Facts:
         ):
             return False
         distance = math.sqrt(servers) - math.sqrt(load)
-        relaxation = law.mean * (1 + law.scv) / 2 / max(distance**2, 1e-9) if not bounded else 5 * law.mean * (1 + law.scv)
+        spread = law.mean * (1 + law.scv)
+        relaxation = 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9)
         warm, lasts = self.warmup, self.lasts
         known = not math.isnan(warm)
         self.suppose(
@@ -388,13 +417,16 @@ class Facts:
 
     @property
     def lasts(self) -> float:
-        """Seconds that tasks arrive."""
+        """Seconds that the run is to last, or that tasks arrive."""
+        return self.input.horizon if math.isfinite(self.input.horizon) else self.last_arrival
+
+    @cached_property
+    def last_arrival(self) -> float:
         import numpy as np
 
         arrival = self.input.tasks.arrival
         known = arrival[np.isfinite(arrival)]
-        last = float(known.max()) if len(known) else 0.0
-        return self.input.horizon if math.isfinite(self.input.horizon) else last
+        return float(known.max()) if len(known) else 0.0
 
     # Transfers
 
@@ -422,7 +454,8 @@ class Facts:
         assert mode is not None
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
-            half = nodes.pcie.duplex == "half" or any(gpu.pcie is not None and gpu.pcie.duplex == "half" for gpu in nodes.gpus)
+            links = [nodes.pcie, *(gpu.pcie for gpu in nodes.gpus if gpu.pcie is not None)]
+            half = any(link.duplex == "half" for link in links)
             if switch or half:
                 key = f"cluster.nodes.{number}.pcie.{'switch' if switch else 'duplex'}"
                 self.suppose("each GPU has a link of its own, both ways", False, key, "shared")
@@ -469,7 +502,8 @@ def _family(facts: Facts) -> Any:
 
 
 def _moves(facts: Facts) -> bool:
-    return any(getattr(one.demand, key) for one in facts.customers for key in ("bytes_in", "bytes_out", "upload", "download"))
+    keys = ("bytes_in", "bytes_out", "upload", "download")
+    return any(getattr(one.demand, key) for one in facts.customers for key in keys)
 
 
 def _common(facts: Facts, *, moves: bool = False) -> bool:
@@ -621,9 +655,8 @@ def _trunks(facts: Facts) -> Match:
         if one.law is not None:
             facts.exponential(one.law, f"service of {one.label} is exponential", one.key)
     facts.steady(0, servers, facts.law, bounded=True)
-    streams = [
-        admission.Stream(one.rate, one.law.mean, reserve.get(one.label, 0)) for one in facts.customers if one.law is not None
-    ]
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    streams = [admission.Stream(one.rate, law.mean, reserve.get(one.label, 0)) for one, law in laws]
     try:
         found = admission.trunk_reservation(servers, streams)
     except UsageError as error:
@@ -696,9 +729,7 @@ def _impatient(facts: Facts) -> Match:
     if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
         found = queues.mmck(facts.rate, law.mean, servers, servers)
         leaving = facts.rate * found.loss * patience.mean  # they do wait, for as long as their patience
-        found = replace(
-            found, queue_length_mean=leaving, jobs_in_system_mean=found.jobs_in_system_mean + leaving
-        )
+        found = replace(found, queue_length_mean=leaving, jobs_in_system_mean=found.jobs_in_system_mean + leaving)
         rows = _rows(facts, found, found.throughput * law.mean, False, loss=True)
         return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", found, rows)
     facts.exponential()
@@ -776,7 +807,8 @@ def _priorities(facts: Facts) -> Match:
     classes = [priorities.Class(one.rate, one.law.mean, one.law.scv) for one in ordered if one.law is not None]
     if servers > 1:
         common = all(one.law == ordered[0].law for one in ordered) and facts.law.kind == "exponential"
-        if not facts.suppose("at several servers: one exponential service for all", common, facts._time_key(), facts.law.shown):
+        text = "at several servers: one exponential service for all"
+        if not facts.suppose(text, common, facts.time_key, facts.law.shown):
             return _result(facts, model)
     if not facts.steady(facts.rate * facts.law.mean, servers, facts.law):
         return _result(facts, model)
@@ -852,12 +884,12 @@ def _services(facts: Facts) -> Match:
                   "cluster.nodes", facts.cluster.describe())  # fmt: skip
     facts.suppose("all requests take the same", service.alike, f"{here}.compute.per_item",
                   "" if service.alike else "drawn", soft=True)  # fmt: skip
-    facts.suppose("batches take exactly what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
+    facts.suppose("batches take what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
     facts.suppose("no results are kept", service.cache is None, f"{here}.cache")
     away = service.request_delay or service.response_delay
     facts.suppose("the front end is next to the device", not away, f"{here}.network")
-    weights = bool(getattr(given, "model", None))
-    facts.suppose("the model is loaded already", not weights, f"{here}.model", "weights to load" if weights else "", soft=True)
+    weights = "weights to load" if getattr(given, "model", None) else ""
+    facts.suppose("the model is loaded already", not weights, f"{here}.model", weights, soft=True)
     facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
     mode = facts.mode
     if mode is None:

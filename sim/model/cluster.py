@@ -126,6 +126,9 @@ class Device:
     """Position among the accelerators of the node; -1 for the cores."""
     switch: int | None = None
     """Number of the PCIe switch on its node behind which it sits, if any."""
+    island: int | None = None
+    """Number of the NVLink island on its node to which it belongs, if any."""
+    rack: str | None = None
 
     def __hash__(self) -> int:
         return self.index
@@ -146,6 +149,8 @@ class NodeSpec:
     cpu_type: DeviceType = field(default_factory=lambda: DeviceType("cpu", kind="cpu"))
     switch_size: int | None = None
     """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
+    island_size: int | None = None
+    """Accelerators that NVLink joins directly (filled in order); None: none are."""
     switch: Link = field(default_factory=Link)
     network: Link = field(default_factory=Link)
     """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
@@ -192,17 +197,18 @@ class Cluster:
             known = self.types.setdefault(kind.name, kind)
             if known != kind:
                 raise ValueError(f'device type "{kind.name}" is described in two ways')
-        cpu = self._device(f"{name}/cpu", spec.cpu_type, index, -1, None)
+        cpu = self._device(f"{name}/cpu", spec.cpu_type, index, -1, spec)
         accelerators: list[Device] = []
         for kind, count in spec.accelerators:
             for _ in range(count):
                 local = len(accelerators)
-                switch = None if spec.switch_size is None else local // spec.switch_size
-                accelerators.append(self._device(f"{name}/g{local}", kind, index, local, switch))
+                accelerators.append(self._device(f"{name}/g{local}", kind, index, local, spec))
         self.nodes.append(Node(index, name, spec.cpus, spec.memory, cpu, tuple(accelerators), spec))
 
-    def _device(self, name: str, kind: DeviceType, node: int, local: int, switch: int | None) -> Device:
-        device = Device(len(self.devices), name, kind, node, local, switch)
+    def _device(self, name: str, kind: DeviceType, node: int, local: int, spec: NodeSpec) -> Device:
+        switch = None if spec.switch_size is None or local < 0 else local // spec.switch_size
+        island = None if spec.island_size is None or local < 0 else local // spec.island_size
+        device = Device(len(self.devices), name, kind, node, local, switch, island, spec.rack)
         self.devices.append(device)
         return device
 

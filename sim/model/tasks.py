@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, DeviceType
+from sim.model.cluster import WHOLE, Device, DeviceType
 from sim.model.ragged import Ragged
 
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
@@ -30,6 +30,36 @@ class StageTime:
     def of(self, count: int) -> float:
         """Seconds for a launch of so many tasks."""
         return self.fixed + self.per_item * count
+
+
+class SpanSpeeds(NamedTuple):
+    """Rates of a gang by what holds all its devices: one NVLink island, one PCIe switch, one node, one rack, or only
+    the cluster.  Where several do, the fastest counts; nodes without a rack are in none."""
+
+    island: float = 1.0
+    switch: float = 1.0
+    node: float = 1.0
+    rack: float = 1.0
+    cluster: float = 1.0
+
+    def of(self, devices: Sequence[Device]) -> float:
+        """The rate on these devices."""
+        return max(getattr(self, level) for level in enclosures(devices))
+
+
+def enclosures(devices: Sequence[Device]) -> list[str]:
+    """The levels on which one part of the cluster holds all these devices, the narrowest first."""
+    first = devices[0]
+    found = []
+    if all(device.node == first.node for device in devices):
+        if first.island is not None and all(device.island == first.island for device in devices):
+            found.append("island")
+        if first.switch is not None and all(device.switch == first.switch for device in devices):
+            found.append("switch")
+        found.append("node")
+    if first.rack is not None and all(device.rack == first.rack for device in devices):
+        found.append("rack")
+    return [*found, "cluster"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +82,8 @@ class Mode:
     span_any: bool = False
     span_speed: float = 1.0
     """Rate of a gang whose devices lie on more than one node."""
+    span_speeds: SpanSpeeds | None = None
+    """Rates of a gang by level; given, it stands for `span_speed`."""
     fixed: float = 0.0
     upload: StageTime = field(default_factory=StageTime)
     download: StageTime = field(default_factory=StageTime)
@@ -82,6 +114,16 @@ class Mode:
     def width(self) -> float:
         """Devices that are busy while a launch computes: GPUs, or cores."""
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus / 1000
+
+    def span_rate(self, devices: Sequence[Device]) -> float:
+        """Rate of a launch on these devices for where they lie: 1 unless it is a gang."""
+        if len(devices) < 2:
+            return 1.0
+        if self.span_speeds is not None:
+            return self.span_speeds.of(devices)
+        if self.span_speed == 1.0 or all(device.node == devices[0].node for device in devices):
+            return 1.0
+        return self.span_speed
 
     def __repr__(self) -> str:
         return self.name

@@ -11,8 +11,9 @@ changes, and any number of pictures can be made.
 from sim.plots.cdf import cdf
 from sim.plots.comparison import comparison
 from sim.plots.default import default
+from sim.plots.fragmentation import fragmentation
 from sim.plots.gantt import gantt
 from sim.plots.shelves import shelves
 from sim.plots.timeline import timeline
 
-__all__ = ["cdf", "comparison", "default", "gantt", "shelves", "timeline"]
+__all__ = ["cdf", "comparison", "default", "fragmentation", "gantt", "shelves", "timeline"]

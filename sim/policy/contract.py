@@ -308,7 +308,8 @@ class View(Protocol):
     items: Sequence[Item]
     nodes: Any
     """Free capacity as NumPy columns: `cores`, `memory`, `gpus[type name]`; `candidates(mode)` gives the indexes
-    of the nodes on which a mode fits, with the columns fresh."""
+    of the nodes on which a mode fits, with the columns fresh (`refresh()` does only that).  `accelerators` has every
+    GPU on its own: `share`, `room`, `kind` by node and position, `stamp` by node, which says what changed."""
 
     @property
     def now(self) -> float:

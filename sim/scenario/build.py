@@ -292,6 +292,9 @@ def _parts(
         problems += _absurd(stream, context)
     items, found = _items(data, context)
     items += [Item(name, size, lasting=True) for name, size in weights(streams)]
+    known = {item.name for item in items}
+    told = {name: size for stream in streams for name, size in stream.items.items() if name not in known}
+    items += [Item(name, size) for name, size in told.items()]
     return streams, items, problems + found + _unknown_items(streams, items, context)
 
 

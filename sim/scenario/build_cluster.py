@@ -80,6 +80,7 @@ def _spec(nodes: schema.Nodes) -> NodeSpec:
             network.into if network.into is not None else network.download,
             network,
         ),
+        island_size=nodes.island,
         rack=nodes.rack,
     )
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from sim.errors import UnknownName
+from sim.errors import ScenarioError, UnknownName, suggestion
 from sim.model.units import Bytes, BytesPerSecond, Fraction, Seconds, Watts
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole, unknown
 from sim.scenario.profile_files import included
@@ -195,6 +204,8 @@ class Nodes(Model):
     pcie: Pcie = Pcie()
     network: Network = Network()
     rack: Name | None = None
+    island: Count | None = None
+    """Accelerators that NVLink joins directly, in order."""
 
     @field_validator("accelerators")
     @classmethod
@@ -205,15 +216,64 @@ class Nodes(Model):
         return value
 
 
+class NodeList(Model):
+    """A file that lists the machines; the other keys are those of its reader (`hetsim list clusters`)."""
+
+    model_config = {**Model.model_config, "extra": "allow"}
+
+    format: str
+    path: str
+
+
 class Cluster(Model):
-    """The machines."""
+    """The machines: listed here, or read from a file with `trace`."""
 
     nodes: Annotated[list[Nodes], OneOrMany, Field(min_length=1)]
+    trace: NodeList | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _from_a_trace(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "trace" in value:
-            message = "clusters from a trace are not available in this version; list the machines under nodes"
-            raise KeyProblem("trace", message)
-        return value
+    def _from_a_trace(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict) or "trace" not in value:
+            return value
+        if "nodes" in value:
+            raise KeyProblem("trace", "the machines are listed under nodes already; leave one of the two out")
+        return {**value, "nodes": listed(value["trace"], (info.context or {}).get("base", "."))}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler.resolve_ref_schema(handler(schema))
+        found.pop("required", None)
+        found["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
+        return found
+
+
+def listed(trace: Any, base: str) -> list[dict[str, Any]]:
+    """The nodes in the file that a `trace:` names, as they would stand under `nodes`; KeyProblem otherwise."""
+    from sim import registry
+    from sim.scenario.policy_schema import parameter_model
+
+    if not isinstance(trace, dict) or not isinstance(trace.get("format"), str):
+        raise KeyProblem("trace", "expected a mapping with format and path")
+    given = {key: value for key, value in trace.items() if key != "format"}
+    try:
+        reader = registry.entry("clusters", trace["format"])
+    except UnknownName as error:
+        raise KeyProblem("trace", str(error)) from None
+    model = parameter_model(f"nodes {trace['format']}", dict(inspect.signature(reader, eval_str=True).parameters))
+    try:
+        checked = model.model_validate(given, context={"base": base})
+        return reader(**{key: getattr(checked, key) for key in checked.model_fields_set})
+    except ScenarioError as error:
+        raise KeyProblem("trace", "\n".join(map(str, error.problems))) from None
+    except ValidationError as error:
+        raise KeyProblem("trace", "; ".join(_refused(one, model) for one in error.errors())) from None
+
+
+def _refused(detail: Any, model: type[BaseModel]) -> str:
+    key = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        return f'unknown key "{key}"{suggestion(key, model.model_fields)}'
+    if detail["type"] == "missing":
+        return f"the key {key} is missing"
+    return f"{key}: {detail['msg'].removeprefix('Value error, ')}"

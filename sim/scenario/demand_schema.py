@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from sim.errors import UnknownName
+from sim.model import tasks
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import (
     Count,
@@ -44,6 +45,9 @@ Time = Annotated[
     Annotated[TimeDistribution, Tag("<distribution>")] | Annotated[Speedup, Tag("<speedup>")],
     Discriminator(_speedup_or_not),
 ]
+
+
+Part = Annotated[Positive, Field(le=1)]
 
 
 def _check_gpus(value: float | None) -> float | None:
@@ -143,6 +147,48 @@ UserMix = Annotated[
 ]
 
 
+class SpanSpeeds(Model):
+    """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
+
+    `island` and `switch` count where the nodes have them (`island`, `pcie: {switch: ...}`), `rack` where nodes have.
+    """
+
+    island: Part | None = None
+    switch: Part | None = None
+    node: Part | None = None
+    rack: Part | None = None
+    cluster: Part | None = None
+
+    @model_validator(mode="after")
+    def _wider_is_slower(self) -> SpanSpeeds:
+        if not self.model_fields_set:
+            raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
+        speeds = self.resolved()
+        for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
+            if getattr(speeds, wide) > getattr(speeds, narrow):
+                raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
+        return self
+
+    def resolved(self) -> tasks.SpanSpeeds:
+        """All five rates."""
+        rates, rate = [], 1.0
+        for level in tasks.SpanSpeeds._fields:
+            rate = getattr(self, level) or rate
+            rates.append(rate)
+        return tasks.SpanSpeeds(*rates)
+
+
+def span_speeds(*demands: Any) -> tasks.SpanSpeeds | None:
+    """The rates by level that the first of these demands to say anything of spans gives."""
+    for demand in demands:
+        if demand.span_speeds is not None:
+            found: tasks.SpanSpeeds = demand.span_speeds.resolved()
+            return found
+        if demand.span_speed is not None:
+            return None
+    return None
+
+
 def _devices(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -166,7 +212,8 @@ class TaskMode(Model):
     memory: Bytes | None = None
     gpu_memory: Bytes | None = None
     span: Literal["node", "any"] | None = None
-    span_speed: Annotated[Positive, Field(le=1)] | None = None
+    span_speed: Part | None = None
+    span_speeds: SpanSpeeds | None = None
     upload: Seconds | None = None
     download: Seconds | None = None
 
@@ -178,6 +225,8 @@ class TaskMode(Model):
         if len(given) != 1:
             both = f", not {' and '.join(given)}" if given else ""
             raise ValueError(f"a mode needs one of time, work and profile{both}")
+        if self.span_speed is not None and self.span_speeds is not None:
+            raise ValueError("span_speed and span_speeds cannot stand together; give one of them")
         _check_profile_keys(self)
         _check_share(self.work, self.gpus)
         return self
@@ -224,7 +273,8 @@ class Demand(Model):
     memory: Bytes | None = None
     gpu_memory: Bytes | None = None
     span: Literal["node", "any"] | None = None
-    span_speed: Annotated[Positive, Field(le=1)] | None = None
+    span_speed: Part | None = None
+    span_speeds: SpanSpeeds | None = None
     bytes_in: BytesDistribution | None = None
     bytes_out: BytesDistribution | None = None
     upload: Seconds | None = None
@@ -277,7 +327,8 @@ class Demand(Model):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Demand:
-        for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work")):
+        for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work"),
+                              ("span_speed", "span_speeds")):  # fmt: skip
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 raise ValueError(f"{first} and {second} cannot stand together; give one of them")
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
@@ -327,6 +378,7 @@ RIVALS = (
     frozenset({"deadline", "slo"}),
     frozenset({"user", "users"}),
     frozenset({"scaling", "gpus"}),
+    frozenset({"span_speed", "span_speeds"}),
 )
 """Keys that say the same in two ways: a class that gives one replaces both of its entry."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, micro_share, millicores
-from sim.model.tasks import Mode, Shape, StageTime, Stopping
+from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, NodeSpec, micro_share, millicores
+from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
 
@@ -21,10 +22,14 @@ class ModeBook:
         self._fit: dict[int, bool] = {}
         self._of_kind: dict[str, list[DeviceType]] = {}
         # Nodes of one spec are alike: judging one of each keeps large clusters cheap.
-        self._kinds: dict[int, tuple[Node, int]] = {}
+        self._kinds: dict[NodeSpec, tuple[Node, int]] = {}
+        alike: dict[int, NodeSpec] = {}  # lists of nodes have a spec, and a name, for each
         for node in cluster.nodes:
-            first, count = self._kinds.get(id(node.spec), (node, 0))
-            self._kinds[id(node.spec)] = (first, count + 1)
+            kind = alike.get(id(node.spec)) or alike.setdefault(
+                id(node.spec), replace(node.spec, name=None, count=1, rack=None)
+            )
+            first, count = self._kinds.get(kind, (node, 0))
+            self._kinds[kind] = (first, count + 1)
 
     def of_kind(self, kind: str) -> list[DeviceType]:
         """As `Cluster.of_kind`, which looks at every device."""
@@ -41,6 +46,7 @@ class ModeBook:
         gpu_memory: int = 0,
         span_any: bool = False,
         span_speed: float = 1.0,
+        span_speeds: SpanSpeeds | None = None,
         upload: float = 0.0,
         download: float = 0.0,
         name: str | None = None,
@@ -55,7 +61,9 @@ class ModeBook:
             cores = cpus or 0.0
             span_any = span_any and count > 1
         span_speed = span_speed if span_any else 1.0
-        demands = (count, share, millicores(cores), memory, gpu_memory, span_any, span_speed, upload, download)
+        span_speeds = span_speeds if count > 1 else None
+        spans = (span_any, span_speed, span_speeds)
+        demands = (count, share, millicores(cores), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name)
         known = self._modes.get(key)
         if known is None:
@@ -69,6 +77,7 @@ class ModeBook:
                 gpu_memory=gpu_memory,
                 span_any=span_any,
                 span_speed=span_speed,
+                span_speeds=span_speeds,
                 upload=StageTime(fixed=upload),
                 download=StageTime(fixed=download),
             )

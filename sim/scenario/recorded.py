@@ -11,7 +11,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode
 from sim.results.wording import seconds
-from sim.scenario.demand_schema import GPU_TIME
+from sim.scenario.demand_schema import GPU_TIME, span_speeds
 from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.resample import FEW, by_block, by_user
@@ -27,17 +27,24 @@ DEMANDS = ("cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Stream:
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
     if table.estimates and entry.estimates is not None:
-        raise context.fail((*path, "estimates"), "the table has estimates of its own; give them once")
+        text = "the table has estimates of its own; give them once (a cluster's log leaves its own out with"
+        raise context.fail((*path, "estimates"), f"{text} trace: {{estimates: perfect}})")
     served = _served(entry, name, path, table, context)
     context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)
     kept, again, copies = _resampled(entry, name, path, table, kept, context)
     if served is None:
-        shape, time, estimate = _ways(entry, path, table, kept, context)
+        shape, time, estimate, fit = _ways(entry, path, table, kept, context)
+        if fit is not None:
+            kept, again, copies = kept[fit], _of(again, fit), _of(copies, fit)
+            lost = f"{int((~fit).sum()):,} of {len(fit):,} tasks"
+            context.warnings.append(f"{name}: {lost} can never run on this cluster and are left out")
     else:
         shape, time, estimate = _requests(entry, served, table, kept, context)
     n = len(kept)
     arrival = _arrival(entry, name, path, table, kept, context) if again is None else again
+    if entry.load is not None:
+        arrival = loaded(arrival, time, shape, entry.load, path, context)
     stream = Stream(name, path, arrival, shape, time, estimate)
     stream.resampled = None if entry.arrivals is not None else described(entry)
     random = context.random
@@ -77,12 +84,19 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
             setattr(stream, key, [lists[row] for row in kept.tolist()])
         elif given_names:
             setattr(stream, key, [tuple(given_names)] * n)
+    stream.items = table.items
     stream.extra = {key: values[kept] for key, values in table.extra.items()}
+    if "recorded_start" in stream.extra:  # as the deadline: however the arrivals move, the wait stays what it was
+        stream.extra["recorded_start"] = arrival + (stream.extra["recorded_start"] - table.arrival[kept])
     if served is not None:
         stream.extra |= served.extra
         stream.hash_ids = None if table.hash_ids is None else table.hash_ids.take(kept)
         served.finish(stream, entry)
     return stream
+
+
+def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[rows]
 
 
 def _served(
@@ -203,6 +217,34 @@ def _arrival(entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.nd
     return times
 
 
+def loaded(
+    arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
+) -> np.ndarray:
+    """Arrivals stretched or compressed around the first so that the work that comes is `load` of the cluster's GPUs.
+
+    Work is GPUs × time in the fastest mode; where no task has a GPU mode, cores × time of the cores.
+    """
+    span = float(arrival.max() - arrival.min()) if len(arrival) else 0.0
+    if span <= 0:
+        raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
+    shapes = context.modes.shapes
+    on_cpu = all(mode.on_cpu for number in np.unique(shape).tolist() for mode in shapes[number].modes)
+    widths = [[mode.width if mode.on_cpu == on_cpu else 0.0 for mode in one.modes] for one in shapes]
+    table = np.array([row + [0.0] * (time.shape[1] - len(row)) for row in (one[: time.shape[1]] for one in widths)])
+    best = np.argmin(time, axis=1)
+    rows = np.arange(len(arrival))
+    work = float((table[shape, best] * time[rows, best]).sum())
+    capacity = context.cluster.count("cpu") if on_cpu else len(_gpus(context))
+    if not work or not capacity:
+        raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")
+    first = float(arrival.min())
+    return first + (arrival - first) * (work / (capacity * span) / load)
+
+
+def _gpus(context: Context) -> list[DeviceType]:
+    return [device.type for device in context.cluster.devices if device.type.kind != "cpu"]
+
+
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:
     """Codes and names; blank cells get the default."""
     if values is None:
@@ -227,12 +269,12 @@ def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None,
 
 def _ways(
     entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Shape, times and (where the table has them) estimates of each row."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Shape, times and (where the table has them) estimates of each row; and which rows fit, if others are left out."""
     n = len(kept)
     demands = {key: _demand(entry, table, key, kept) for key in DEMANDS}
     possible = _sources(table, context)
-    finite = [np.isfinite(table.times[column][kept]) for _, column, _ in possible]
+    finite = [np.isfinite(table.times[column][kept]) & _allowed(table, device, kept) for device, column, _ in possible]
     group, first = _group([*demands.values(), *finite])
     stopping, preemptible = stopping_of(entry)
     order = np.argsort(group, kind="stable")
@@ -253,7 +295,12 @@ def _ways(
             shape_of[number] = context.modes.shape([mode for mode, _, _ in fits], stopping, preemptible)
         else:
             lost.append((number, [mode for mode, _, _ in ways]))
-    if lost:
+    fit = None
+    if lost and entry.unfit == "leave_out" and table.predecessors is None and len(lost) < len(first):
+        unfit_groups = np.zeros(len(first), dtype=bool)
+        unfit_groups[[number for number, _ in lost]] = True
+        fit = ~unfit_groups[group]
+    elif lost:
         raise ScenarioError(_lost(lost, order, bounds, path, table, kept, context))
     width = max((len(plan) for plan in plans), default=1)
     time = np.full((n, width), np.inf)
@@ -265,7 +312,20 @@ def _ways(
             if estimate is not None:
                 source = table.estimates.get(column, table.times[column])
                 estimate[rows, position] = source[kept[rows]] * factor
-    return shape_of[group], time, estimate
+    shape = shape_of[group]
+    if fit is not None:
+        return shape[fit], time[fit], None if estimate is None else estimate[fit], fit
+    return shape, time, estimate, None
+
+
+def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarray | bool:
+    """Which rows may run on a type of device: those that name it, or no GPU type at all; cores are open to all."""
+    if table.devices is None or device.kind == "cpu":
+        return True
+    import pandas as pd
+
+    codes, names = pd.factorize(table.devices[kept])
+    return np.array([not name or device.name in name.split("|") for name in names], dtype=bool)[codes]
 
 
 def _demand(entry: Entry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
@@ -314,6 +374,7 @@ def _mode(entry: Entry, device: DeviceType, demand: dict[str, Any], context: Con
         gpu_memory=round(known["gpu_memory"] or 0),
         span_any=entry.span == "any",
         span_speed=entry.span_speed or 1.0,
+        span_speeds=span_speeds(entry),
         upload=known["upload"] or 0.0,
         download=known["download"] or 0.0,
     )

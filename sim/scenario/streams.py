@@ -54,6 +54,8 @@ class Stream:
     predecessors: list[tuple[int, ...]] | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
+    items: dict[str, int] = field(default_factory=dict)
+    """Sizes of data items that the source of the tasks itself tells."""
     hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: Service | None = None

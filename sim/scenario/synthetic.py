@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode
-from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
+from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
 from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.modes import ModeBook
@@ -325,6 +325,7 @@ class _Ways:
                 gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
                 span_any=demand.span == "any",
                 span_speed=demand.span_speed or 1.0,
+                span_speeds=span_speeds(demand),
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
             )
@@ -352,6 +353,7 @@ class _Ways:
                     gpu_memory=self._gpu_memory(way),
                     span_any=(way.span or demand.span) == "any",
                     span_speed=way.span_speed or demand.span_speed or 1.0,
+                    span_speeds=span_speeds(way, demand),
                     upload=(demand.upload if way.upload is None else way.upload) or 0.0,
                     download=(demand.download if way.download is None else way.download) or 0.0,
                     name=way.name,

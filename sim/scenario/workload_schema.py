@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -72,6 +72,8 @@ class Entry(Demand):
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
     trace: Trace | None = None
     time_scale: Positive | None = None
+    load: Positive | None = None
+    unfit: Literal["error", "leave_out"] = "error"
     resample: Resample | None = None
     service: AnyService | None = None
 
@@ -85,6 +87,9 @@ class Entry(Demand):
     @model_validator(mode="after")
     def _whole_entry(self) -> Entry:
         if self.trace is not None:
+            if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
+                others = "time_scale, arrivals, resample or a service"
+                raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot stand beside it")
             if self.resample is not None and self.arrivals is not None:
                 raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
             if self.service is None:
@@ -95,6 +100,10 @@ class Entry(Demand):
             return self
         if self.time_scale is not None:
             raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
+        if self.unfit != "error":
+            raise KeyProblem("unfit", "it is about the rows of a trace, and there is no trace here")
+        if self.load is not None:
+            raise KeyProblem("load", "it stretches the arrival times of a trace, and there is no trace here")
         if self.resample is not None:
             raise KeyProblem("resample", "it draws the rows of a trace again, and there is no trace here")
         if self.arrivals is None:

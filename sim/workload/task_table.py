@@ -3,7 +3,8 @@
 Columns, all optional but one duration: id, arrival, class, user, priority, weight, deadline, patience, cpu_time,
 gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
 gpu_memory, bytes_in, bytes_out, upload, download, predecessors, reads, writes (names separated by `;` or
-spaces).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the task cannot run there.
+spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds, sizes
+bytes.  A blank or `inf` duration means that the task cannot run there.
 Further numeric columns are kept and appear in the result; others are ignored, with a note.
 """
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-TEXTS = ("id", "class", "user")
+TEXTS = ("id", "class", "user", "devices")
+KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
+"""Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 MOST_OF = {"cpus": 1e6, "gpus": 1e6, **dict.fromkeys(("memory", "gpu_memory", "bytes_in", "bytes_out"), MOST_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
@@ -75,7 +78,7 @@ def to_frame(table: TaskTable) -> pd.DataFrame:
     if table.id is not None:
         columns["id"] = table.id
     columns["arrival"] = table.arrival
-    texts = {"class": table.class_, "user": table.user}
+    texts = {"class": table.class_, "user": table.user, "devices": table.devices}
     columns.update({name: values for name, values in texts.items() if values is not None})
     columns.update(table.times)
     columns.update({f"{name}_estimate": values for name, values in table.estimates.items()})
@@ -208,6 +211,10 @@ class _Reader:
             table.class_ = self._texts(name, column)
         elif name == "user":
             table.user = self._texts(name, column)
+        elif name == "devices":
+            table.devices = self._texts(name, column)
+        elif name in KEPT_TEXTS:
+            table.extra[name] = self._texts(name, column)
         elif name in ("reads", "writes"):
             setattr(table, name, [tuple(row) for row in _lists(column)])
         elif name != "predecessors":

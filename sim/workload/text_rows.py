@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -96,7 +96,30 @@ def numbered_lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
+    """The text of a file, compressed with gzip or not, in pieces; ScenarioError where it cannot be read as text."""
+    file, line = str(path), 1
+    decode = getincrementaldecoder("utf-8-sig")().decode
+    try:
+        with _opened(path) as stream:
+            while raw := stream.read(size):
+                text = decode(raw)
+                yield text
+                line += text.count("\n")
+            decode(b"", True)
+    except UnicodeDecodeError as error:
+        line += error.object[: error.start].count(b"\n")
+        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+        raise ScenarioError(Problem(message, "", file, line)) from None
+    except EOFError:
+        raise ScenarioError(Problem("is damaged: the compressed data end too early", file=file)) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise ScenarioError(Problem(f"is damaged: it cannot be decompressed ({error})", file=file)) from None
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
+
+
+def _opened(path: Path) -> IO[bytes] | gzip.GzipFile:
     with path.open("rb") as stream:
         begin = stream.read(2)
     if begin == b"\x1f\x8b":

@@ -21,13 +21,24 @@ import numpy as np
 from sim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
+    "acme": "sim.workload.acme:read",
+    "alibaba_spot": "sim.workload.alibaba_spot:read",
     "azure_llm": "sim.workload.azure_llm:read",
     "burstgpt": "sim.workload.burstgpt:read",
+    "gavel": "sim.workload.gavel:read",
     "hcsp": "sim.workload.hcsp:read",
+    "helios": "sim.workload.helios:read",
     "hetero_dag": "sim.workload.hetero_dag:read",
+    "kubernetes": "sim.workload.kubernetes:read",
     "mooncake": "sim.workload.mooncake:read",
+    "openb": "sim.workload.openb:read",
+    "pai": "sim.workload.pai:read",
+    "philly": "sim.workload.philly:read",
     "requests": "sim.workload.request_table:read",
+    "slurm": "sim.workload.slurm:read",
+    "swf": "sim.workload.swf:read",
     "tasks": "sim.workload.task_table:read",
+    "wfformat": "sim.workload.wfformat:read",
 }
 
 NUMBERS = (
@@ -48,6 +59,8 @@ class TaskTable:
     feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
     `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
     prompt: equal ones are a common beginning.
+    `devices` holds the types that a row may run on, separated by `|` (empty: all), `items` the sizes of data items.
+    `extra` may hold `recorded_start` (absolute, as `deadline`) and `recorded_node`: what really happened.
     `line(row)` tells where a row stands in the file, for messages.
     """
 
@@ -62,6 +75,8 @@ class TaskTable:
     predecessors: list[tuple[int, ...]] | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
+    devices: np.ndarray | None = None
+    items: dict[str, int] = field(default_factory=dict)
     hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

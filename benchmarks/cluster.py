@@ -1,0 +1,289 @@
+"""GPU clusters: `python -m benchmarks.cluster [--quick] [--only million,growth,memory,saturation,accasim]`.
+
+A million jobs with gangs on 2,000 GPUs under the schedulers people run, and the same jobs beside AccaSim.
+Jobs: 1, 2, 4 and 8 GPUs with shares .60, .15, .15, .10; lognormal durations of median 600 s, shape 1 (mean 989 s), on
+whole seconds; Poisson arrivals; gangs stay on one node of 8 GPUs; first fit; exact estimates.
+AccaSim wants an environment of its own:
+    python -m venv /tmp/accasim && /tmp/accasim/bin/pip install accasim
+    python -m benchmarks.cluster --only accasim --accasim /tmp/accasim/bin/python
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.engine import Row, bare_callbacks, in_turns, median_ratio, per_second, python, show
+
+SEED = 20240901
+WIDTHS, SHARES = (1, 2, 4, 8), (0.60, 0.15, 0.15, 0.10)
+MEDIAN, SIGMA = 600.0, 1.0
+TARGETS = {"fcfs": 80_000, "sjf": 60_000, "srtf": 30_000, "easy_backfill": 20_000, "las": 30_000}
+DEPTH = 100
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work the figures take."""
+
+    repetitions: int = 3
+    callbacks: int = 600_000
+    jobs: int = 1_000_000
+    fewer: int = 100_000
+    peer_jobs: int = 100_000
+    peer_nodes: tuple[int, ...] = (64, 512)
+
+
+QUICK = Sizes(1, 100_000, 20_000, 5_000, 1_000, (64,))
+
+
+# The load ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Jobs:
+    arrival: np.ndarray
+    width: np.ndarray
+    duration: np.ndarray
+
+
+def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
+    """Random jobs that ask for `load` of so many GPUs."""
+    random = np.random.default_rng(seed)
+    duration = np.ceil(random.lognormal(math.log(MEDIAN), SIGMA, count))
+    width = random.choice(WIDTHS, count, p=SHARES)
+    mean = MEDIAN * math.exp(SIGMA**2 / 2) * float(np.dot(WIDTHS, SHARES))
+    arrival = np.floor(np.cumsum(random.exponential(mean / (load * gpus), count)))
+    return Jobs(arrival, width, duration)
+
+
+def run_input(jobs: Jobs, nodes: int, policy: str, span: bool = False) -> Any:
+    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from sim.model.record import RunInput
+    from sim.model.tasks import Mode, Shape, Tasks
+    from sim.scenario.policy_schema import PolicySpec
+
+    kind = DeviceType("gpu")
+    times = jobs.duration.reshape(-1, 1)
+    tasks = Tasks(
+        arrival=jobs.arrival,
+        shape=np.searchsorted(WIDTHS, jobs.width),
+        shapes=[Shape([Mode(f"{width} gpu", kind, gpus=width, share=WHOLE, span_any=span)]) for width in WIDTHS],
+        time=times,
+        estimate=times,
+    )
+    cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
+    parameters = {"depth": DEPTH} if policy == "easy_backfill" else {}
+    return RunInput("cluster", cluster, tasks, PolicySpec("scheduler", policy, parameters).make(), policy=policy)
+
+
+def simulate(jobs: Jobs, nodes: int, policy: str, span: bool = False) -> tuple[float, Any]:
+    """Processor seconds of a run from arrays to the record, and the record."""
+    from sim.engine.simulation import Simulation
+
+    gc.collect()
+    run = run_input(jobs, nodes, policy, span)
+    began = time.process_time()
+    record = Simulation(run).run()
+    return time.process_time() - began, record
+
+
+def seconds(count: int, policy: str, nodes: int = 250, load: float = 0.9) -> float:
+    return simulate(draw(count, 8 * nodes, load), nodes, policy)[0]
+
+
+# Figures -----------------------------------------------------------------------------------------------------------
+
+
+def million_figures(sizes: Sizes) -> Iterator[Row]:
+    """Jobs per second under each scheduler, beside bare SimPy."""
+    steps = {policy: partial(seconds, sizes.jobs, policy) for policy in TARGETS}
+    spent = in_turns(sizes.repetitions, bare=partial(bare_callbacks, sizes.callbacks), **steps)
+    yield Row("bare SimPy beside it", f"{per_second(sizes.callbacks, spent['bare']):,.0f} callbacks/s")
+    for policy, target in TARGETS.items():
+        rate = per_second(sizes.jobs, spent[policy])
+        name = f"{policy}, depth {DEPTH}" if policy == "easy_backfill" else policy
+        text = f"{rate:,.0f} jobs/s"
+        yield Row(f"{sizes.jobs:,} jobs, 2,000 GPUs, 0.9: {name}", text, f"≥ {target:,}", rate >= target)
+
+
+def growth_figures(sizes: Sizes) -> Iterator[Row]:
+    """Time per job at the large size against the small one."""
+    for policy in TARGETS:
+        spent = in_turns(
+            sizes.repetitions,
+            fewer=partial(seconds, sizes.fewer, policy),
+            more=partial(seconds, sizes.jobs, policy),
+        )
+        ratio = median_ratio(spent["more"], spent["fewer"]) * sizes.fewer / sizes.jobs
+        figure = f"time a job, {sizes.jobs:,} / {sizes.fewer:,}: {policy}"
+        yield Row(figure, f"{ratio:.2f} ×", "< 1.3 ×", ratio < 1.3)
+
+
+def saturation_figures(sizes: Sizes) -> Iterator[Row]:
+    """The load from which on the queue under strict fcfs grows without end: gangs of 8 wait for an empty node."""
+    count = min(sizes.jobs, 200_000)
+    for load in (0.7, 0.9, 0.95, 0.98, 1.0):
+        jobs = draw(count, 2_000, load)
+        text = []
+        for policy in ("fcfs", "easy_backfill"):
+            record = simulate(jobs, 250, policy)[1]
+            wait = record.start - jobs.arrival
+            halves = wait[: count // 2].mean(), wait[count // 2 :].mean()
+            text.append(f"{halves[0]:,.0f} and {halves[1]:,.0f} s")
+        yield Row(f"mean wait, halves of the run, load {load}", f"fcfs {text[0]}; easy {text[1]}")
+    full = simulate(draw(count, 2_000, 1.3), 250, "fcfs")[1]
+    jobs = draw(count, 2_000, 1.3)
+    began = full.start
+    window = (began > np.quantile(began, 0.2)) & (began < np.quantile(began, 0.8))
+    work = float((jobs.width * jobs.duration)[window].sum())
+    share = work / (float(np.ptp(began[window])) * 2_000)
+    yield Row("fcfs saturates at (allocation under overload)", f"{share:.3f}")
+
+
+def peak(jobs: int, policy: str = "fcfs") -> None:
+    """Print the peak memory (bytes) of a process that makes one run: called in a fresh one."""
+    record = simulate(draw(jobs, 2_000, 0.9), 250, policy)[1]
+    assert len(record.status) == jobs
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(int(line.split()[1]) * 1024)
+
+
+def memory_figures(sizes: Sizes) -> Iterator[Row]:
+    """Peak memory of a fresh process less that of one that runs a single job."""
+    for policy in TARGETS:
+        code = "from benchmarks.cluster import peak; peak({}, '" + policy + "')"
+        extra = float(python(code.format(sizes.jobs))) - float(python(code.format(10)))
+        each = extra / sizes.jobs
+        yield Row(f"peak memory, {sizes.jobs:,} jobs: {policy}", f"{each:,.0f} bytes a job", "< 1,000", each < 1_000)
+
+
+# Beside AccaSim ----------------------------------------------------------------------------------------------------
+
+ACCASIM = r"""
+import collections, collections.abc, contextlib, io, json, os, sys, time
+from datetime import datetime
+for name in ("Mapping", "MutableMapping", "Sequence", "Iterable", "Callable"):
+    setattr(collections, name, getattr(collections.abc, name))  # AccaSim 1.1.3 was written for Python 3.9
+folder, scheduler = sys.argv[1], sys.argv[2]
+os.chdir(folder)
+from accasim.base.simulator_class import Simulator
+from accasim.base.allocator_class import FirstFit
+from accasim.base.scheduler_class import FirstInFirstOut, ShortestJobFirst, EASYBackfilling
+kinds = {"fcfs": FirstInFirstOut, "sjf": ShortestJobFirst, "easy_backfill": EASYBackfilling}
+began = time.process_time()
+with contextlib.redirect_stdout(io.StringIO()):
+    simulator = Simulator("jobs.swf", "system.json", kinds[scheduler](FirstFit()), scheduling_output=True,
+                          RESULTS_FOLDER_NAME="out_" + scheduler, pprint_output=False, statistics_output=False)
+    simulator.start_simulation()
+spent = time.process_time() - began
+starts = {}
+for root, _, names in os.walk("."):
+    for name in names:
+        if name.startswith("sched"):
+            for line in open(os.path.join(root, name)):
+                at = datetime.strptime(line.rsplit("__", 1)[1].split(";")[0], "%Y-%m-%d %H:%M:%S")
+                starts[int(line.split(";")[0])] = (at - datetime(1970, 1, 1)).total_seconds()
+print("RESULT" + json.dumps({"seconds": spent, "starts": starts}))
+"""
+
+
+def write_for_accasim(jobs: Jobs, nodes: int, folder: Path) -> None:
+    """The same jobs as SWF (processors are GPUs), and the system."""
+    with (folder / "jobs.swf").open("w") as file:
+        file.write("; UnixStartTime: 0\n; MaxNodes: 1\n")
+        for number, (arrival, width, duration) in enumerate(
+            zip(jobs.arrival.tolist(), jobs.width.tolist(), jobs.duration.tolist(), strict=True), 1
+        ):
+            d = int(duration)
+            fields = [number, int(arrival), -1, d, width, -1, -1, width, d, -1, 1, 1, 1, -1, 1, 1, -1, -1]
+            file.write(" ".join(map(str, fields)) + "\n")
+    system = {"groups": {"g0": {"core": 8, "mem": 1_000_000}}, "resources": {"g0": nodes}}
+    (folder / "system.json").write_text(json.dumps(system))
+
+
+def accasim_run(interpreter: str, folder: Path, policy: str) -> tuple[float, dict[int, float]]:
+    done = subprocess.run(
+        [interpreter, "-c", ACCASIM, str(folder), policy], capture_output=True, text=True, check=False
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
+    if line is None:
+        raise RuntimeError(f"AccaSim ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    found = json.loads(line.removeprefix("RESULT"))
+    return found["seconds"], {int(key): value for key, value in found["starts"].items()}
+
+
+def accasim_figures(sizes: Sizes, interpreter: str) -> Iterator[Row]:
+    """Jobs per second beside AccaSim, and whether the starts are the same."""
+    if not Path(interpreter).exists():
+        yield Row("AccaSim", f"not at {interpreter}", "python -m venv, pip install accasim")
+        return
+    for nodes in sizes.peer_nodes:
+        wanted = 5 if nodes <= 64 else 12
+        for load in (0.7, 0.95):
+            jobs = draw(sizes.peer_jobs, 8 * nodes, load)
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                write_for_accasim(jobs, nodes, folder)
+                for policy in ("fcfs", "sjf", "easy_backfill"):
+                    spent, starts = accasim_run(interpreter, folder, policy)
+                    ours, record = simulate(jobs, nodes, policy)
+                    ratio = spent / ours
+                    rates = f"{sizes.peer_jobs / ours:,.0f} against {sizes.peer_jobs / spent:,.0f} jobs/s"
+                    figure = f"AccaSim, {nodes} nodes, {load}: {policy}"
+                    yield Row(figure, f"{rates}: {ratio:.1f} ×", f"≥ {wanted} ×", ratio >= wanted)
+                    if policy == "fcfs":
+                        # AccaSim's gangs take processors of any nodes: the models agree where ours may span nodes.
+                        agreed = simulate(jobs, nodes, policy, span=True)[1].start
+                        theirs = np.array([starts.get(row + 1, math.nan) for row in range(len(agreed))])
+                        same = float((theirs == agreed).mean())
+                        yield Row("  same starts, gangs across nodes", f"{same:.2%} of the jobs", "100 %", same == 1)
+
+
+# The table -------------------------------------------------------------------------------------------------------
+
+FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
+    "million": million_figures,
+    "growth": growth_figures,
+    "saturation": saturation_figures,
+    "memory": memory_figures,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
+    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join([*FIGURES, 'accasim'])}")
+    parser.add_argument("--accasim", metavar="PYTHON", default="/tmp/accasim/bin/python", help="with AccaSim installed")
+    options = parser.parse_args(arguments)
+    figures = FIGURES | {"accasim": partial(accasim_figures, interpreter=options.accasim)}
+    chosen = options.only.split(",") if options.only else list(figures)
+    unknown = [name for name in chosen if name not in figures]
+    if unknown:
+        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(figures)}")
+    sizes = QUICK if options.quick else Sizes()
+    show(Row("figure", "measured", "target"))
+    print("-" * 132)
+    for name in chosen:
+        for row in figures[name](sizes):
+            show(row)
+    if options.quick:
+        print("(small sizes: the targets are for the full ones)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What really happened: every task starts when its trace says that it started, on the node that the trace names.
+
+Decides when and, where the trace names nodes, where.  It validates a model of a cluster against a log of it: if the
+cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
+waits, before those recorded later, until it fits; `late_starts`, `mean_lateness` and `max_lateness` tell how often and
+how long.  A trace with no record of a task's start has it start as soon as it fits, after those that are due.
+Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; a node
+that this cluster lacks counts in `unknown_nodes`, and the task goes wherever it fits.
+Weakness: it is no policy, since what it does was decided by another one for another load.
+Cost: O(log n) a task, and one look a round at each task that is late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.plan import Placement
+from sim.model.tasks import WAITING, Task
+from sim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
+
+
+class AsRecorded(Scheduler):
+    """Replays recorded starts and nodes.
+
+    nodes: whether recorded nodes are kept to; without it tasks start on time, on the first devices that fit.
+    """
+
+    def __init__(self, nodes: bool = True):
+        self.nodes = nodes
+        self._due: list[tuple[float, int, Task]] = []
+        """Waiting tasks by recorded start."""
+        self._begun: list[float] = []
+        """How late each recorded start was."""
+        self._unknown = 0
+
+    def check(self, problem: PlanProblem) -> None:
+        if "recorded_start" not in problem.tasks.extra:
+            text = "as_recorded needs a trace that tells when its tasks started (column recorded_start)"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+
+    def prepare(self, problem: PlanProblem) -> None:
+        extra = problem.tasks.extra
+        start = np.asarray(extra.get("recorded_start", np.full(len(problem.tasks), math.nan)), dtype=float)
+        self._start = np.where(np.isnan(start), math.inf, start)
+        self._node: list[int | None] | None = None
+        names = extra.get("recorded_node")
+        if self.nodes and names is not None:
+            index = {node.name: node.index for node in problem.cluster.nodes}
+            self._node = [index.get(str(name)) for name in names.tolist()]
+            known = (node is None and _single(name) for node, name in zip(self._node, names.tolist(), strict=True))
+            self._unknown = sum(known)
+
+    @property
+    def notes(self) -> dict[str, Any]:  # type: ignore[override]
+        """How well the record could be kept to."""
+        late = [wait for wait in self._begun if wait > 0]
+        return {
+            "late_starts": len(late),
+            "mean_lateness": math.fsum(self._begun) / len(self._begun) if self._begun else 0.0,
+            "max_lateness": max(late, default=0.0),
+            "unknown_nodes": self._unknown,
+        }
+
+    def ready(self, task: Task) -> None:
+        heappush(self._due, (self._start[task.index], task.index, task))
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        passed: list[tuple[float, int, Task]] = []
+        while self._due:
+            start, _, task = self._due[0]
+            if view.now < start < math.inf:
+                break
+            entry = heappop(self._due)
+            placement = self._placement(task, view) if task.state == WAITING else None
+            if placement is not None:
+                if math.isfinite(start):
+                    self._begun.append(max(0.0, view.now - start))
+                    self._start[task.index] = -math.inf  # one that is stopped goes on as soon as it can
+                yield Start(task, placement)
+            elif task.state == WAITING:
+                passed.append(entry)
+        until = self._due[0][0] if self._due else math.inf
+        for entry in passed:
+            heappush(self._due, entry)
+        yield Wait(until=until)
+
+    def _placement(self, task: Task, view: View) -> Placement | None:
+        node = None if self._node is None else self._node[task.index]
+        if node is None:
+            return view.fit(task)
+        found = (view.on_node(task.modes[mode], node, task) for mode in task.modes_by_speed())
+        return next((placement for placement in found if placement is not None), None)
+
+
+def _single(name: Any) -> bool:
+    """Does the record name one node (several, or none, cannot be kept to)?"""
+    return isinstance(name, str) and bool(name) and "|" not in name

@@ -1,0 +1,245 @@
+"""What the backfilling schedulers have in common: a window on the queue, and time limits."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Generator, Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+from policies.dynamic.reservations import Profile, Reservation
+from sim.model.cluster import Device
+from sim.model.tasks import Task
+from sim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Hold,
+    ListScheduler,
+    PlacementRule,
+    Start,
+    TaskQueue,
+    View,
+)
+
+Demand = Any
+"""A shape, and where admission ties tasks to some of its modes these besides."""
+
+
+def demand_of(task: Task) -> Demand:
+    return task.shape if task.allowed is None else (task.shape, task.allowed)
+
+
+def by_arrival(task: Task) -> tuple[float, int]:
+    return task.arrival, task.index
+
+
+class Window:
+    """The first waiting tasks in order of arrival, at most `size` of them (None: all); the others queue behind."""
+
+    def __init__(self, size: int | None):
+        self.size = size
+        self.tasks: list[Task] = []
+        self.demands: dict[Demand, int] = {}
+        """How many tasks of the window have each demand."""
+        self.changed = 0
+        """From this position on tasks have been put in since it was last set."""
+        self._behind = TaskQueue()
+
+    def push(self, task: Task) -> None:
+        tasks = self.tasks
+        last = len(tasks)
+        if not tasks or by_arrival(task) > by_arrival(tasks[-1]):
+            if self.size is not None and last >= self.size:
+                self._behind.push(task.arrival, task)
+                return
+            tasks.append(task)
+        else:  # it was stopped, or deferred: it may stand before others
+            insort(tasks, task, key=by_arrival)
+            self.changed = min(self.changed, tasks.index(task))
+        demand = demand_of(task)
+        self.demands[demand] = self.demands.get(demand, 0) + 1
+
+    def take(self, position: int) -> Task:
+        """Take a task out; the next from behind comes in at the end."""
+        task = self.tasks.pop(position)
+        demand = demand_of(task)
+        left = self.demands[demand] - 1
+        if left:
+            self.demands[demand] = left
+        else:
+            del self.demands[demand]
+        following = self._behind.head()
+        if following is not None:
+            self._behind.pop()
+            self.tasks.append(following)
+            demand = demand_of(following)
+            self.demands[demand] = self.demands.get(demand, 0) + 1
+        return task
+
+    def discard(self, task: Task) -> None:
+        """A task has gone, from the window or from behind."""
+        if task in self.tasks:
+            self.take(self.tasks.index(task))
+
+
+class Backfilling(ListScheduler):
+    """First come, first served with a window of `depth` tasks behind the head that may pass it."""
+
+    def __init__(self, placement: PlacementRule | None, depth: int | None):
+        super().__init__(placement=placement)
+        self.window = Window(None if depth is None else depth + 1)
+
+    def ready(self, task: Task) -> None:
+        self.window.push(task)
+
+    def gone(self, task: Task) -> None:
+        self.window.discard(task)
+
+    def starting(self, task: Task, end: float) -> None:
+        """A task is about to start, and expected to end at a time."""
+
+    def start_heads(self, view: View) -> Generator[Decision, None, Task | None]:
+        """Start from the head on until one does not fit: that task, or None when nobody waits."""
+        window = self.window
+        tasks = window.tasks
+        while tasks:
+            task = tasks[0]
+            placement = self.place(task, view)
+            if placement is None:
+                return task
+            window.take(0)
+            window.changed = 0
+            self.starting(task, view.now + view.duration(task, placement))
+            yield Start(task, placement)
+        return None
+
+
+class Reserving(Backfilling):
+    """Tasks of the window are given reservations in order of arrival, and start when these are due.
+
+    The reservations stand as long as everything goes as expected: then a newcomer is fitted in behind all others.
+    When a task ends at another time than expected, or overruns, all are made anew, in the same order.
+    """
+
+    def __init__(self, placement: PlacementRule | None, depth: int | None):
+        super().__init__(placement, depth)
+        self._profile: Profile | None = None
+        """None where nobody waits, or nothing is as was expected."""
+        self._promised: dict[int, Reservation] = {}
+        self._expected: dict[int, float] = {}
+        """Expected ends of running tasks, by row; and the same as a heap."""
+        self._ends: list[tuple[float, int]] = []
+        self._ended: list[int] = []
+        self._down: dict[Device, None] = {}
+        self._standing = 0
+        """Tasks of the window that were looked at."""
+        self._overrun: dict[int, None] = {}
+        """Running tasks that have passed their estimates."""
+
+    def promises(self, task: Task) -> bool:
+        """Is this task given a reservation if it cannot start now?"""
+        return True
+
+    def order_window(self, view: View) -> None:
+        """Before reservations are made anew: put the tasks of the window into another order."""
+
+    def gone(self, task: Task) -> None:
+        super().gone(task)
+        if self._promised.pop(task.index, None) is not None:
+            self._profile = None
+        if self._expected.pop(task.index, None) is not None:
+            self._profile = None
+
+    def finished(self, task: Task) -> None:
+        self._ended.append(task.index)
+
+    def ready(self, task: Task) -> None:
+        super().ready(task)
+        if self._expected.pop(task.index, None) is not None:  # it was stopped
+            self._profile = None
+
+    def device(self, device: Device, up: bool) -> None:
+        self._profile = None
+        if up:
+            self._down.pop(device, None)
+        else:
+            self._down[device] = None
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        self._compare(view)
+        if not self._promised and (yield from self.start_heads(view)) is None:
+            self._profile = None
+            yield WAIT_FOR_READY
+            return
+        window = self.window
+        if self._profile is None or window.changed < self._standing:
+            self._begin_anew(view)
+        yield from self._walk(view)
+        yield WAIT_FOR_CHANGE
+
+    def starting(self, task: Task, end: float) -> None:
+        self._expected[task.index] = end
+        heappush(self._ends, (end, task.index))
+
+    def _compare(self, view: View) -> None:
+        """Has everything ended when it was expected to?"""
+        now = view.now
+        for row in self._ended:
+            if self._expected.pop(row, now) != now:
+                self._profile = None
+        self._ended.clear()
+        ends, expected = self._ends, self._expected
+        while ends and (ends[0][0] <= now or expected.get(ends[0][1]) != ends[0][0]):
+            end, row = heappop(ends)
+            if expected.get(row) == end:
+                expected[row] = math.inf
+                self._overrun[row] = None
+        if self._overrun:  # ends at once, as always since its estimate passed
+            self._overrun = {row: None for row in self._overrun if expected.get(row) == math.inf}
+            self._profile = None
+
+    def _begin_anew(self, view: View) -> None:
+        self._profile = Profile(view, self._down)
+        self._promised.clear()
+        self.window.changed = 0
+        self.order_window(view)
+
+    def _walk(self, view: View) -> Iterator[Decision]:
+        """Start what is due; find a place for who has none."""
+        window, profile = self.window, self._profile
+        assert profile is not None
+        position = 0
+        while position < len(window.tasks):
+            task = window.tasks[position]
+            found = self._promised.get(task.index)
+            if found is None:
+                found = profile.find(task, view)
+                if found is None:
+                    position += 1
+                    continue
+                due = found.time <= view.now
+                if due or self.promises(task):
+                    profile.occupy(found)
+                    self._promised[task.index] = found
+                if not due and view.fit(task) is not None:
+                    yield Hold(task, "reservation")
+            due = found.time <= view.now
+            placement = found.placement(task, view) if due else None
+            if due and placement is None:
+                # What the profile does not know of (data, links) is in the way: the head takes what there is.
+                placement = view.fit(task) if position == 0 else None
+                self._profile = None
+            if due and placement is not None:
+                self._promised.pop(task.index, None)
+                window.take(position)
+                self.starting(task, found.end)
+                yield Start(task, placement)
+            else:
+                position += 1
+        window.changed = self._standing = len(window.tasks)
+
+
+def fits_nowhere(task: Task, view: View) -> bool:
+    return not any(view.fits(task.modes[position]) for position in task.modes_by_speed())

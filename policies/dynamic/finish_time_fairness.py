@@ -1,0 +1,41 @@
+"""Finish-time fairness over time fractions: nobody should end much later than alone on an equal share.
+
+Decides which part of the time each job runs on which type of device; `rounds` realises it.  The greatest ratio of
+(time since arrival + time left at the present progress) to the time on an equal share, both as they look now, is
+made least.  The time on an equal share counts the shares that the job would have had so far.
+Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient GPU
+Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
+Weakness: who is far behind takes nearly everything, and estimates of the time left are believed.
+Cost: some five linear programs a round.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.dynamic.fractions import Offers, equal_share, least_worst_ratio
+from policies.dynamic.max_min_fairness import Levels
+from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
+from sim.policy import View
+
+
+class FinishTimeFairness(RoundScheduler):
+    """Least greatest finish-time ratio.
+
+    levels: programs of water filling once the worst ratio is known; 1: none.
+    """
+
+    moving = True
+
+    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1):
+        super().__init__(round_length, rule)
+        self.levels = levels
+
+    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+        share = offers.progress(equal_share(offers))
+        elapsed = np.array([view.now - job.task.arrival for job in jobs])
+        left = np.array([job.left(view) for job in jobs])
+        done = np.array([min(job.alone, 0.99) for job in jobs])
+        with np.errstate(divide="ignore"):
+            alone = elapsed + (1.0 - done) / share
+        return least_worst_ratio(offers, elapsed, left, alone, self.levels)

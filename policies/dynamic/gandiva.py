@@ -1,0 +1,140 @@
+"""Gandiva, simplified: when GPUs run short jobs are packed in pairs by trial, and pairs that do not pay are undone.
+
+Decides when and where; tasks start in the order of arrival, on a place of their own if there is one.  Else the head
+joins a running job, both on fractions: the classes that did best together so far, or a pair not yet tried, by
+lot.  After `trial` seconds the progress of both, against each alone on its fastest mode, is added up: below
+`threshold` the newcomer goes back to the queue and the pair of classes is not tried again.  A job that is left alone
+on a fraction gets the whole GPU again when nobody waits.
+Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva: Introspective
+Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see `round_robin`), migration to
+defragment, growing to idle GPUs; progress is measured as the run shows it, without noise.
+Weakness: a bad pair costs a trial, and classes are taken to be all alike; estimates of sizes are not looked at, so
+packing may lengthen short jobs (compare `sharing`).
+Cost: linear in the running tasks for each head that finds no place; an event for each trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.dynamic.pairs import Pair, back_to, pairs, place_alone
+from policies.orders import fcfs
+from sim.model.tasks import RUNNING, Task
+from sim.model.units import Seconds
+from sim.policy import Decision, ListScheduler, Move, Start, Stop, View, Wait
+
+
+@dataclass
+class Trial:
+    """A pair under observation: what both had left, as parts, when it began."""
+
+    newcomer: Task
+    partner: Task
+    began: float
+    end: float
+    left: tuple[float, float]
+
+
+class Gandiva(ListScheduler):
+    """First come, first served, with pairs by trial.
+
+    trial: seconds for which a new pair is watched.
+    threshold: least sum of both speeds, each against alone, with which a pair goes on.
+    """
+
+    def __init__(
+        self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1
+    ):
+        super().__init__(fcfs, place_alone)
+        self.trial = trial
+        self.threshold = threshold
+        self.measured: dict[tuple[str, str], float] = {}
+        """Sum of speeds by pair of classes."""
+        self._trials: dict[int, Trial] = {}
+
+    def ready(self, task: Task) -> None:
+        self._over(task)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._over(task)
+
+    def gone(self, task: Task) -> None:
+        self._over(task)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        yield from self._judge(view)
+        while (head := (yield from self.start_in_order(view))) is not None:
+            pair = self._best(head, view)
+            if pair is None:
+                break
+            if pair.moved is not None:
+                yield Move(pair.partner, pair.moved)
+            if not view.fits(pair.place.mode, pair.place):  # the host's memory
+                break
+            self.queue.remove(head)
+            yield Start(head, pair.place)
+            left = (1.0 - head.done, _left(pair.partner, view))
+            self._trials[head.index] = Trial(head, pair.partner, view.now, view.now + self.trial, left)
+        if head is None:
+            for task in view.running("start"):
+                whole = back_to(task, view)
+                if whole is not None:
+                    yield Move(task, whole)
+        yield Wait(until=min((trial.end for trial in self._trials.values()), default=math.inf))
+
+    def _over(self, task: Task) -> None:
+        """One of a pair ended or was stopped: nothing more can be learnt."""
+        for index, trial in list(self._trials.items()):
+            if task is trial.newcomer or task is trial.partner:
+                del self._trials[index]
+
+    def _judge(self, view: View) -> Iterator[Decision]:
+        for index, trial in list(self._trials.items()):
+            if trial.end > view.now or index not in self._trials:
+                continue
+            one, other = trial.newcomer, trial.partner
+            if one.state != RUNNING or other.state != RUNNING:
+                continue
+            del self._trials[index]
+            gained = zip((one, other), trial.left, strict=True)
+            speed = sum(max(0.0, before - _left(task, view)) * task.shortest_estimate for task, before in gained)
+            speed /= view.now - trial.began
+            self.measured[_names(one, other)] = speed
+            if speed < self.threshold and one.shape.preemptible and view.stage_of(one) == "compute":
+                yield Stop(one)
+                whole = back_to(other, view)
+                if whole is not None:
+                    yield Move(other, whole)
+
+    def _best(self, task: Task, view: View) -> Pair | None:
+        """The best pair known, one not yet tried by lot, or None."""
+        untried: list[Pair] = []
+        known: list[tuple[float, Pair]] = []
+        for pair in pairs(task, view):
+            speed = self.measured.get(_names(task, pair.partner))
+            if speed is None:
+                untried.append(pair)
+            elif speed >= self.threshold:
+                known.append((speed, pair))
+        if known:
+            return max(known, key=lambda entry: entry[0])[1]
+        return untried[int(view.random.integers(len(untried)))] if untried else None
+
+
+def _names(one: Task, other: Task) -> tuple[str, str]:
+    first, second = sorted((one.class_, other.class_))
+    return first, second
+
+
+def _left(task: Task, view: View) -> float:
+    """The part of a running task that is still to be done."""
+    placement = view.placement_of(task)
+    assert placement is not None
+    whole = placement.mode.fixed + task.estimates[task.shape.position[placement.mode]]
+    return view.remaining(task) / whole if whole > 0 else 0.0

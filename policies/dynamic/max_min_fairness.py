@@ -1,0 +1,38 @@
+"""Max-min fairness over time fractions: the job that is worst off against an equal share gets as much as possible.
+
+Decides which part of the time each job runs on which type of device; `rounds` realises it.  Progress is measured
+against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of it,
+and nobody less than an equal share, as that is a solution too.  Then by water filling: whoever cannot get more is
+left there, and the others are raised.
+Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
+Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from least;
+realised only in rounds, with a change of hands in each (see `rounds` for how far that strays).
+Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from policies.dynamic.fractions import Offers, equal_share, max_min
+from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
+from sim.policy import View
+
+Levels = Annotated[int, Field(ge=1, strict=True)]
+
+
+class MaxMinFairness(RoundScheduler):
+    """Greatest least progress against an equal share.
+
+    levels: programs of water filling; after these the sum of progress of those left is made greatest.
+    """
+
+    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 4):
+        super().__init__(round_length, rule)
+        self.levels = levels
+
+    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+        return max_min(offers, offers.progress(equal_share(offers)), self.levels)

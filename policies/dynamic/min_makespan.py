@@ -1,0 +1,29 @@
+"""Least makespan over time fractions: all that is there now should be done as early as possible.
+
+Decides which part of the time each job runs on which type of device; `rounds` realises it.  With fractions that stay,
+the job with the most left against its progress ends last, so the least ratio of progress to what is left is made
+greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all preemptive
+schedules of the jobs there, if devices of a type are one pool.
+Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming (1978),
+whose program this is; as a policy in Gavel (Narayanan et al., OSDI 2020).
+Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
+Cost: one linear program a round.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.dynamic.fractions import Offers, max_min
+from policies.dynamic.rounds import Job, RoundScheduler
+from sim.policy import View
+
+
+class MinMakespan(RoundScheduler):
+    """Least time until all jobs there now have ended."""
+
+    moving = True
+
+    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+        left = np.array([job.left(view) for job in jobs])
+        return max_min(offers, np.where(offers.fastest() > 0, left, 0.0))

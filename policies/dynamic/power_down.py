@@ -1,0 +1,199 @@
+"""Power down: accelerators that stand idle sleep, and wake when they are needed; by forecast a few are kept awake.
+
+Decides when, and which accelerators sleep.  Tasks start in the order of arrival, on what is awake if they fit there;
+else the accelerators of a sleeping node are woken for the first in line, which waits for them.  An accelerator that was
+idle for `patience` goes to sleep unless the forecast wants it.  Tasks are never stopped.
+With a patience of waking time × (busy or idle watts) / (idle - sleep watts), the time after which sleep would have
+paid, this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse, Rudolph,
+Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
+Management in Systems with Multiple Power-saving States, 2003).  None: that time, of each type.
+The forecast: the rate at which devices are asked for is averaged over the last `memory` seconds (exponentially), and
+what may be asked for while a device wakes, with `safety` standard deviations of a Poisson count, stays awake beyond
+what is busy: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust
+Capacity Management for Multi-Tier Data Centers (2012).  Cores stay awake: their nodes' accelerators could not be fed.
+Weakness: no forecast sees a burst come; a task for which devices wake waits for them even if others come free
+before; devices whose watts asleep are not below those idle never sleep.
+Cost: linear in the accelerators for each round in which something was idle or asleep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.orders import fcfs
+from sim.model.cluster import Device, DeviceType
+from sim.model.tasks import Mode, Task
+from sim.model.units import Seconds
+from sim.policy import Decision, ListScheduler, PlacementRule, Set, Start, View, Wait
+
+
+class PowerDown(ListScheduler):
+    """First come, first served, with sleeping accelerators.
+
+    patience: idle seconds before sleep; none: after which sleep would have paid, by the watts of the type.
+    safety: standard deviations of the demand while a device wakes that are kept awake; 0: only the mean of it.
+    memory: seconds over which the demand is averaged.
+    """
+
+    def __init__(
+        self,
+        placement: PlacementRule | None = None,
+        patience: Annotated[Seconds, Field(ge=0)] | None = None,
+        safety: Annotated[float, Field(ge=0)] = 1.0,
+        memory: Annotated[Seconds, Field(gt=0)] = 3600.0,
+    ):
+        super().__init__(fcfs, placement)
+        self.patience = patience
+        self.safety = safety
+        self.memory = memory
+        self.idle_since: dict[int, float] = {}
+        self.asleep: dict[int, Device] = {}
+        """Put to sleep by this policy."""
+        self._down: dict[int, None] = {}
+        self._sleepers: list[Device] = []
+        self._demand: dict[DeviceType, tuple[float, float, float]] = {}
+        """By type: time, devices asked for (decaying), and their squares by task."""
+
+    def begin(self, view: View) -> None:
+        self._sleepers = [
+            device for device in view.cluster.devices if device.local >= 0 and saves(device.type)
+        ]  # cores stay awake
+
+    def ready(self, task: Task) -> None:
+        super().ready(task)
+        if task.done == 0:
+            mode = task.modes[task.modes_by_speed()[0]]
+            self._ask(mode, task.ready)
+
+    def device(self, device: Device, up: bool) -> None:
+        if device.index in self.asleep or device.local < 0:
+            return  # this policy's own doing
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = None
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self._sleepers:
+            yield from super().schedule(view)
+            return
+        head = yield from self.start_in_order(view)
+        while head is not None:
+            woken = self._to_wake(head, view)
+            for device in woken:
+                self.asleep.pop(device.index)
+                self.idle_since.pop(device.index, None)
+                yield Set(device, "on")
+            placement = self.place(head, view) if woken else None
+            if placement is None:
+                break
+            self.queue.remove(head)
+            yield Start(head, placement)
+            head = yield from self.start_in_order(view)
+        until = yield from self._put_to_sleep(view, waiting=head is not None)
+        yield Wait(until=until)
+
+    # Waking -----------------------------------------------------------------------------------------------------
+
+    def _to_wake(self, task: Task, view: View) -> list[Device]:
+        """The fewest sleeping accelerators on one node with which a mode of the task would have its devices.
+
+        Of a gang across nodes, and where cores or memory lack besides, all that is asleep of its type: a task must
+        not wait for what nobody wakes.
+        """
+        if not self.asleep:
+            return []
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            sleeping = self._by_node(mode)
+            best: list[Device] | None = None
+            for node, devices in sleeping.items():
+                free = sum(view.load(d) == 0 for d in self._awake_on(node, mode, view))
+                lacking = max(1, mode.gpus - free)
+                enough = lacking <= len(devices) and self._host_has_room(node, mode, view)
+                if enough and (best is None or lacking < len(best)):
+                    best = devices[:lacking]
+            if best is not None:
+                return best
+            if sleeping and mode.span_any:
+                return [device for devices in sleeping.values() for device in devices]
+        return []
+
+    def _by_node(self, mode: Mode) -> dict[int, list[Device]]:
+        found: dict[int, list[Device]] = {}
+        for index in sorted(self.asleep):
+            device = self.asleep[index]
+            if device.type is mode.type:
+                found.setdefault(device.node, []).append(device)
+        return found
+
+    def _awake_on(self, node: int, mode: Mode, view: View) -> list[Device]:
+        return [
+            device for device in view.cluster.nodes[node].accelerators
+            if device.type is mode.type and device.index not in self.asleep and device.index not in self._down
+        ]  # fmt: skip
+
+    @staticmethod
+    def _host_has_room(node: int, mode: Mode, view: View) -> bool:
+        return view.free_on(node, "cpu") * 1000 >= mode.cpus
+
+    # Sleeping ---------------------------------------------------------------------------------------------------
+
+    def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
+        """Send whoever has been idle for long enough to sleep; returns when to look again."""
+        now, soonest = view.now, math.inf
+        idle: dict[DeviceType, list[Device]] = {}
+        for device in self._sleepers:
+            if device.index in self.asleep or device.index in self._down or view.load(device) > 0:
+                self.idle_since.pop(device.index, None)
+            else:
+                self.idle_since.setdefault(device.index, now)
+                idle.setdefault(device.type, []).append(device)
+        for kind, devices in idle.items():
+            # The last ones sleep: tasks go to the first devices that fit.
+            for device in devices[self.wanted_awake(kind, now):] if not waiting else ():
+                due = self.idle_since[device.index] + self._patience(kind)
+                if due <= now:
+                    self.asleep[device.index] = device
+                    self.idle_since.pop(device.index)
+                    yield Set(device, "off")
+                else:
+                    soonest = min(soonest, due)
+            kept = min(len(devices), self.wanted_awake(kind, now))
+            if kept and not waiting:
+                soonest = min(soonest, now + self.memory / 4)  # the forecast falls while nobody comes
+        return soonest
+
+    def _patience(self, kind: DeviceType) -> float:
+        return break_even(kind) if self.patience is None else self.patience
+
+    # The forecast -----------------------------------------------------------------------------------------------
+
+    def _ask(self, mode: Mode, now: float) -> None:
+        if mode.on_cpu:
+            return
+        when, devices, squares = self._demand.get(mode.type, (now, 0.0, 0.0))
+        fade = math.exp(-(now - when) / self.memory)
+        width = mode.gpu_share
+        self._demand[mode.type] = (now, devices * fade + width, squares * fade + width * width)
+
+    def wanted_awake(self, kind: DeviceType, now: float) -> int:
+        """Idle devices to keep awake: the demand of one waking time, and `safety` standard deviations of it."""
+        when, devices, squares = self._demand.get(kind, (now, 0.0, 0.0))
+        part = math.exp(-(now - when) / self.memory) * kind.power.wake / self.memory
+        return math.ceil(part * devices + self.safety * math.sqrt(part * squares) - 0.05)
+
+
+def saves(kind: DeviceType) -> bool:
+    """Does the type draw less when asleep?"""
+    return kind.power.sleep < kind.power.idle
+
+
+def break_even(kind: DeviceType) -> float:
+    """Idle seconds whose saving would pay for one waking, which draws at most what idling draws."""
+    power = kind.power
+    return power.wake * power.idle / (power.idle - power.sleep)

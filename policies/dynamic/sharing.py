@@ -1,0 +1,117 @@
+"""Sharing: a job joins another on its GPU only where that shortens the mean response, by a table of interference.
+
+Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if there
+is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table says
+until the first ends, would the sum of both finish times be less than if the head waited for a place of its own?  The
+best such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.
+The table holds, by class and class of the partner, how many times slower a job gets beside the other; without one the
+device's own figures are taken (`interference` of mps, shares and `switch_cost` of time slices).
+Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU Clusters
+(NSDI 2022), of whose GPU sharing this is the careful form; tables of measured pairs as in Gavel (Narayanan et al.,
+OSDI 2020).
+Weakness: the wait for a place of its own is estimated as if nobody else came, so it looks too short and sharing is
+chosen less often than would pay; who waits behind the head counts for nothing.
+Cost: linear in the running tasks for each head that finds no place, and a sort of them for the wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.dynamic.pairs import Pair, alone_modes, pairs, place_alone
+from policies.orders import fcfs
+from sim.model.cluster import WHOLE
+from sim.model.tasks import Mode, Task
+from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Start, View
+
+Slowdown = Annotated[float, Field(ge=1)]
+
+
+class SharingByTable(ListScheduler):
+    """First come, first served; GPUs are shared where the table says that it pays.
+
+    table: by class, by class of the partner: times slower than alone on the same fraction.
+    margin: pairs are formed only if they save more than this part of the sum of finish times.
+    """
+
+    def __init__(
+        self, table: dict[str, dict[str, Slowdown]] | None = None, margin: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ):
+        super().__init__(fcfs, place_alone)
+        self.table = table or {}
+        self.margin = margin
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        while (head := (yield from self.start_in_order(view))) is not None:
+            pair = self._best(head, view)
+            if pair is None:
+                break
+            if pair.moved is not None:
+                yield Move(pair.partner, pair.moved)
+            if not view.fits(pair.place.mode, pair.place):  # the host's memory
+                break
+            self.queue.remove(head)
+            yield Start(head, pair.place)
+        yield WAIT_FOR_READY if head is None else WAIT_FOR_CHANGE
+
+    def _best(self, task: Task, view: View) -> Pair | None:
+        """The pair that saves most; None where waiting is better."""
+        found: Pair | None = None
+        most = 0.0
+        later = self._alone_later(task, view)
+        for pair in pairs(task, view):
+            partner_ends = view.expected_finish(pair.partner) - view.now
+            apart = partner_ends + (later if later < math.inf else partner_ends + view.duration(task, pair.place))
+            saved = apart * (1 - self.margin) - self.together(task, pair, view)
+            if saved > most:
+                found, most = pair, saved
+        return found
+
+    @staticmethod
+    def _alone_later(task: Task, view: View) -> float:
+        """Seconds until the task would have ended if it waited for a place of its own; inf: it knows of none."""
+        best = math.inf
+        for position in alone_modes(task):
+            mode = task.modes[position]
+            shadow = view.earliest_fit(task, mode)
+            if shadow.placement is not None and shadow.time > view.now:
+                best = min(best, shadow.time - view.now + view.duration(task, shadow.placement))
+        return best
+
+    def together(self, task: Task, pair: Pair, view: View) -> float:
+        """Sum of both finish times from now: slowed down until the first ends, then the other goes on alone."""
+        placement = view.placement_of(pair.partner)
+        assert placement is not None
+        if pair.moved is None:
+            theirs, mode = view.expected_finish(pair.partner) - view.now, placement.mode
+        else:
+            mode = pair.moved.mode
+            theirs = view.duration(pair.partner, pair.moved) + pair.partner.shape.stopping.save
+        ours = view.duration(task, pair.place)
+        first = self.slowdown(task, pair.place.mode, pair.partner, mode)
+        second = self.slowdown(pair.partner, mode, task, pair.place.mode)
+        return math.fsum(finish_times(ours, first, theirs, second))
+
+    def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
+        """Times slower than alone on the fraction."""
+        known = self.table.get(task.class_, {}).get(partner.class_)
+        if known is not None:
+            return known
+        sharing = mode.type.sharing
+        if sharing.kind == "mps":
+            return 1.0 + sharing.interference * its.share / WHOLE
+        if sharing.kind == "timeslice":
+            return max(1.0, (mode.share + its.share) / WHOLE) / (1.0 - sharing.switch_cost)
+        return 1.0
+
+
+def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
+    """When two pieces of work end that begin together, each so many times slower while both are there."""
+    first, second = one * one_slower, other * other_slower
+    if first <= second:
+        return first, first + other - first / other_slower
+    return second + one - second / one_slower, second

@@ -1,0 +1,1 @@
+"""Placements that score nodes and GPUs; the shortest stand in `policies.placements`."""

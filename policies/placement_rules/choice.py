@@ -1,0 +1,188 @@
+"""What scoring placements share: candidates as columns, the best node by some keys, the best GPU on it.
+
+A rule is asked for the fastest modes first; modes that are equally fast are compared with one another, so that a task
+that may run on several types of GPU goes where the rule likes it best and not on the type that was named first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from sim.model.cluster import WHOLE, Cluster
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
+"""Of a mode and the nodes on which it fits: columns to be minimised, the first counts most."""
+
+Pick = Callable[[Task, Mode, int, View], Placement | None]
+"""The devices a mode takes on a node."""
+
+
+def equally_fast(task: Task) -> Iterator[list[Mode]]:
+    """The task's modes, fastest first, in groups that differ in nothing but the type of device: equal estimated
+    time, equal number and share of accelerators."""
+    if len(task.modes) == 1:
+        yield [task.modes[0]]
+        return
+    group: list[Mode] = []
+    last = None
+    for position in task.modes_by_speed():
+        mode = task.modes[position]
+        what = (task.estimates[position] + mode.fixed, mode.gpus, mode.share)
+        if group and what != last:
+            yield group
+            group = []
+        group.append(mode)
+        last = what
+    yield group
+
+
+def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
+    """The fastest mode that fits, on the node with the least keys (ties: the first node); gangs that fit on no node
+    go across nodes where they may."""
+    pick = pick or on_node
+    for modes in equally_fast(task):
+        for mode, node in ranked(modes, view, keys):
+            placement = pick(task, mode, node, view)
+            if placement is not None:
+                return placement
+        across = first_across(task, modes, view)
+        if across is not None:
+            return across
+    return None
+
+
+def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
+    """Modes and nodes on which they fit, the least keys first; sorted only as far as somebody asks."""
+    columns: list[Sequence[np.ndarray]] = []
+    nodes: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
+    for number, mode in enumerate(modes):
+        fitting = view.nodes.candidates(mode)
+        if len(fitting):
+            nodes.append(fitting)
+            owners.append(np.full(len(fitting), number))
+            columns.append(keys(mode, fitting))
+    if not nodes:
+        return
+    node, owner = np.concatenate(nodes), np.concatenate(owners)
+    together = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+    best = np.arange(len(node))
+    for column in [*together, node]:
+        best = best[column[best] == column[best].min()]
+    yield modes[owner[best[0]]], int(node[best[0]])
+    order = np.lexsort([owner, node, *reversed(together)])
+    for place in order[order != best[0]].tolist():
+        yield modes[owner[place]], int(node[place])
+
+
+def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+    """The node's first devices, for a fraction its fullest; with room for the task's data."""
+    return view.on_node(mode, node, task)
+
+
+def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
+    """A gang that may span nodes, on the first free devices."""
+    for mode in modes:
+        if mode.span_any:
+            placement = view.first(mode)
+            if placement is not None and view.holds(task, placement):
+                return placement
+    return None
+
+
+def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
+    """Which accelerators (rows as `nodes`, columns as positions) have the share and the memory that a mode asks of
+    each.  The engine has the last word (`view.fits`): of slices of a GPU this knows nothing."""
+    single = view.nodes.accelerators
+    of_type = single.kind[nodes] == single.types.index(mode.type.name)
+    found: np.ndarray = of_type & (single.share[nodes] >= mode.share)
+    if mode.gpu_memory:
+        found &= single.room[nodes] >= mode.gpu_memory
+    return found
+
+
+def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
+    """A mode of one GPU on the first of a node's GPUs, in this order, that takes it."""
+    accelerators = view.cluster.nodes[node].accelerators
+    positions = range(len(accelerators)) if order is None else order.tolist()
+    for position in positions:
+        if position < len(accelerators) and accelerators[position].type is mode.type:
+            placement = Placement(mode, (accelerators[position],))
+            if view.fits(mode, placement, (task,)):
+                return placement
+    return None
+
+
+def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
+    """The node with the least (or most) free GPUs, then cores; for a fraction the fullest (or emptiest) GPU."""
+    sign = 1.0 if tightest else -1.0
+    if modes[0].gpus and not modes[0].whole:
+        return _gpu_by_room(task, modes, view, sign)
+    columns = view.nodes
+
+    def room(mode: Mode, nodes: np.ndarray) -> Sequence[np.ndarray]:
+        cores = sign * columns.cores[nodes]
+        return (sign * columns.gpus[mode.type.name][nodes], cores) if mode.gpus else (cores,)
+
+    for mode, node in ranked(modes, view, room):
+        placement = on_node(task, mode, node, view)
+        if placement is not None:
+            return placement
+    return None
+
+
+def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> Placement | None:
+    """A fraction on the GPU with the least (sign 1) or most (sign -1) left."""
+    if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
+        options = [option for mode in modes for option in view.options(task, mode)]
+        return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
+    found = []
+    for number, mode in enumerate(modes):
+        nodes = view.nodes.candidates(mode)
+        row, position = np.nonzero(taking(mode, nodes, view))
+        left = view.nodes.accelerators.share[nodes[row], position]
+        found.append((sign * left, nodes[row], position, np.full(len(row), number)))
+    left, node, position, owner = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if not len(left):
+        return None
+    best = np.flatnonzero(left == left.min())
+    best = best[node[best] == node[best].min()]
+    first = best[position[best].argmin()]
+    placement = on_gpu(task, modes[owner[first]], int(node[first]), view, position[first : first + 1])
+    if placement is not None:
+        return placement
+    for place in np.lexsort([position, node, left]).tolist():
+        placement = on_gpu(task, modes[owner[place]], int(node[place]), view, position[place : place + 1])
+        if placement is not None:
+            return placement
+    return None
+
+
+class Totals:
+    """What nodes have in all, as columns; memory without a limit counts as none."""
+
+    def __init__(self, cluster: Cluster):
+        self.cores = np.array([node.cpus for node in cluster.nodes], dtype=float)
+        self.memory = np.array([node.memory or 0 for node in cluster.nodes], dtype=float)
+        self.gpus = np.array([len(node.accelerators) for node in cluster.nodes], dtype=float)
+
+    def free(self, nodes: np.ndarray, view: View) -> np.ndarray:
+        """Free cores, memory and GPUs of nodes, a row each."""
+        columns = view.nodes
+        gpus = sum((column[nodes] for column in columns.gpus.values()), np.zeros(len(nodes)))
+        memory = np.minimum(columns.memory[nodes], self.memory[nodes])
+        return np.stack([columns.cores[nodes], memory, gpus])
+
+    def all(self, nodes: np.ndarray) -> np.ndarray:
+        """The same of idle nodes."""
+        return np.stack([self.cores[nodes], self.memory[nodes], self.gpus[nodes]])
+
+
+def demand(mode: Mode) -> np.ndarray:
+    """Cores, memory and GPUs of a mode, in the order of `Totals`."""
+    return np.array([mode.cpus / 1000, mode.memory, mode.gpus * mode.share / WHOLE])

@@ -1,0 +1,134 @@
+"""Fragmentation gradient descent: a task goes where it adds least to the fragmentation of GPUs.
+
+The fragmentation of a node is the free GPU share on it that a task drawn from the workload cannot use: all of it where
+the task does not fit on the node, else the share on GPUs with less left than the task asks of one.  The rule tries the
+task on every node and GPU where it fits and takes the place that raises the expected fragmentation least (or lowers
+it most); among equals the one with the least free GPU share, then the first.
+
+Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent (USENIX ATC 2023).
+Weakness: greedy, and no bound is known; it needs to know the mix of requests.  Here that is the mix of those seen so
+far, looked at anew each time their number has grown by a quarter.
+Cost: nodes in the same state are scored once for each request, so a decision costs a NumPy lookup over the nodes that
+fit and the scoring of states not met before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from policies.placement_rules.choice import equally_fast, first_across, on_gpu
+from policies.placement_rules.fragmentation import Mix, NodeStates
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Shape, Task
+from sim.policy import View
+
+Growth = Annotated[float, Field(gt=1, le=10)]
+
+ROUNDING = 1e-9
+"""Fragmentations that differ by less are equal."""
+
+
+class Fgd:
+    """The place that raises expected fragmentation least.
+
+    growth: the mix of requests is taken anew when the number of tasks seen has grown by this factor.
+    """
+
+    def __init__(self, growth: Growth = 1.25):
+        self.growth = growth
+        self._count: dict[Shape, int] = {}
+        self._asked: set[int] = set()
+        """Tasks that are counted and were not placed yet: they will be asked about again."""
+        self._seen = 0
+        self._next = 1
+        self._mix: Mix | None = None
+        self._states: NodeStates | None = None
+        self._scores: dict[Mode, np.ndarray] = {}
+        """By mode and state of a node: the least rise, NaN where it was not asked for yet."""
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        if self._states is None:
+            self._states = NodeStates(view)
+        self._learn(task)
+        self._states.refresh(view)
+        for modes in equally_fast(task):
+            placement = self._place(task, modes, view)
+            if placement is not None:
+                self._asked.discard(task.index)
+                return placement
+        return None
+
+    def _learn(self, task: Task) -> None:
+        """Count the task's request, once."""
+        if task.index not in self._asked:
+            self._asked.add(task.index)
+            self._seen += 1
+            self._count[task.shape] = self._count.get(task.shape, 0) + 1
+        if self._mix is None or self._seen >= self._next:
+            self._mix = Mix(self._count)
+            self._scores.clear()
+            self._next = max(self._seen + 1, int(self._seen * self.growth))
+
+    def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
+        states = self._states
+        assert states is not None
+        rises, free, nodes, owners = [], [], [], []
+        for number, mode in enumerate(modes):
+            fitting = view.nodes.candidates(mode)
+            if len(fitting):
+                rises.append(self._rises(mode, states.of[fitting]))
+                free.append(view.nodes.accelerators.share[fitting].sum(axis=1))
+                nodes.append(fitting)
+                owners.append(np.full(len(fitting), number))
+        if nodes:
+            columns = [np.concatenate(parts) for parts in (rises, free, nodes, owners)]
+            order = self._order(columns)
+            while (best := next(order, None)) is not None:
+                mode, node = modes[int(columns[3][best])], int(columns[2][best])
+                placement = self._on(task, mode, node, view)
+                if placement is not None:
+                    return placement
+        return first_across(task, modes, view)
+
+    @staticmethod
+    def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
+        """Places by rise, free share, node: the best by itself, the others only if it comes to that."""
+        rise, free, node, owner = columns
+        best = np.flatnonzero(rise <= rise.min() + ROUNDING)
+        best = best[free[best] == free[best].min()]
+        first = int(best[node[best].argmin()])
+        yield first
+        order = np.lexsort([owner, node, free, np.round(rise, 9)])
+        yield from order[order != first].tolist()
+
+    def _rises(self, mode: Mode, states: np.ndarray) -> np.ndarray:
+        """What the mode would add to the fragmentation of nodes in these states, at the best of their GPUs."""
+        assert self._mix is not None and self._states is not None
+        scores = self._scores.get(mode)
+        if scores is None or len(scores) < self._states.count:
+            longer = np.full(max(64, 2 * self._states.count), np.nan)
+            if scores is not None:
+                longer[: len(scores)] = scores
+            scores = self._scores[mode] = longer
+        missing = np.unique(states[np.isnan(scores[states])])
+        if len(missing):
+            states_ = self._states.states
+            scores[missing] = self._mix.least_rises([states_[number] for number in missing.tolist()], mode)
+        return scores[states]
+
+    def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        """The devices on a node: of a fraction the GPU with the least rise, among equals the fullest."""
+        if not mode.gpus or mode.whole:
+            return view.on_node(mode, node, task)
+        assert self._mix is not None and self._states is not None
+        rises = self._mix.rises(self._states.states[int(self._states.of[node])], mode)
+        share = view.nodes.accelerators.share[node]
+        best = sorted(rises, key=lambda free: (round(rises[free], 9), free))
+        order = np.concatenate([np.flatnonzero(share == free) for free in best])
+        return on_gpu(task, mode, node, view, order)

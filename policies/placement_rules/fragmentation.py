@@ -1,0 +1,216 @@
+"""The expected fragmentation of a node's GPUs, and what a task would add to it.
+
+F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there, else the share on GPUs
+with less left than m asks of one.  A task that is equally demanding on several types of accelerator can use any of
+them; one with other modes counts with those like its first accelerator mode, one without any with its first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import WHOLE
+from sim.model.tasks import Mode, Shape
+from sim.policy import View
+
+TOGETHER = 256
+"""States scored at once: enough to hide the cost of a call, few enough to stay in the cache."""
+
+
+@dataclass
+class NodeState:
+    """What nodes have in common that have the same left: cores (thousandths), memory, and GPUs by type, share and
+    memory, in that order."""
+
+    cores: int
+    memory: float
+    kinds: tuple[str, ...]
+    share: np.ndarray
+    room: np.ndarray
+    mix: Mix | None = None
+    """For which `before`, the expected fragmentation, holds."""
+    before: float = 0.0
+
+
+class NodeStates:
+    """The states in which the nodes of a cluster are and were; `of[node]` is the number of its present one."""
+
+    def __init__(self, view: View):
+        self.states: list[NodeState] = []
+        self.of = np.zeros(len(view.cluster.nodes), np.int64)
+        self._known: dict[tuple[object, ...], int] = {}
+        self._seen = -1
+
+    @property
+    def count(self) -> int:
+        return len(self.states)
+
+    def refresh(self, view: View) -> None:
+        """Look at the nodes that changed."""
+        columns = view.nodes
+        columns.refresh()
+        single = columns.accelerators
+        for node in np.flatnonzero(single.stamp > self._seen).tolist():
+            there = single.kind[node] >= 0
+            kind, share, room = (part[node][there] for part in (single.kind, single.share, single.room))
+            order = np.lexsort([room, share, kind])
+            kind, share, room = kind[order], share[order], room[order]
+            cores, memory = round(float(columns.cores[node]) * 1000), float(columns.memory[node])
+            key = (cores, memory, kind.tobytes(), share.tobytes(), room.tobytes())
+            number = self._known.get(key)
+            if number is None:
+                number = self._known[key] = len(self.states)
+                names = tuple(single.types[k] for k in kind.tolist())
+                self.states.append(NodeState(cores, memory, names, share, room))
+            self.of[node] = number
+        self._seen = single.look
+
+
+class Mix:
+    """Requests and how often each is made, for the fragmentation of nodes."""
+
+    def __init__(self, count: Mapping[Shape, int]):
+        requests: dict[tuple[Any, ...], float] = {}
+        for shape, number in count.items():
+            first = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
+            ways = [mode for mode in shape.modes if mode.gpus and _demand(mode) == _demand(first)] or [first]
+            key = tuple((m.type.name, m.cpus, m.gpus, m.share, m.memory, m.gpu_memory) for m in ways)
+            requests[key] = requests.get(key, 0.0) + number
+        total = sum(requests.values())
+        self.part = np.array(list(requests.values())) / total
+        self._requests = list(requests)
+        self._tables: dict[tuple[str, ...], _Table] = {}
+
+    def fragmentation(self, state: NodeState) -> float:
+        """Expected fragmentation of a node, in GPUs."""
+        lost = self._table(state.kinds).lost(state.share[None, :], state.room[None, :], *_host([state]))
+        return float(lost[0] / WHOLE)
+
+    def rises(self, state: NodeState, mode: Mode) -> dict[int, float]:
+        """What the mode would add in a state, by the free share of the GPU it would take (0 for other than
+        fractions)."""
+        rows, after = self._after([state], mode)
+        gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
+        before = self.fragmentation(state)
+        where = [int(state.share[gpu]) for gpu in gpus] or [0]
+        return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
+
+    def least_rises(self, states: Sequence[NodeState], mode: Mode) -> np.ndarray:
+        """The least that the mode would add in each of these states."""
+        found = np.zeros(len(states))
+        for state in states:
+            if state.mix is not self:
+                state.mix, state.before = self, self.fragmentation(state)
+        before = np.array([state.before for state in states])
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number, state in enumerate(states):
+            alike.setdefault(state.kinds, []).append(number)
+        for numbers in alike.values():
+            for first in range(0, len(numbers), TOGETHER):
+                part = np.array(numbers[first : first + TOGETHER])
+                rows, after = self._after([states[number] for number in part.tolist()], mode)
+                if not len(after):
+                    continue  # slices of a GPU: the engine knows how they fit, shares do not tell
+                owner = part[[row for row, _ in rows]]
+                found[owner] = np.inf
+                np.minimum.at(found, owner, after - before[owner])
+        return found
+
+    def _after(self, states: Sequence[NodeState], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
+        """Rows (state, first GPU taken), and the expected fragmentation in each once the mode is there.
+
+        The states must have GPUs of the same types.  A fraction may take any GPU, other modes the first that fit.
+        """
+        kinds = states[0].kinds
+        share = np.stack([state.share for state in states])
+        room = np.stack([state.room for state in states])
+        of_type = np.array([name == mode.type.name for name in kinds], dtype=bool)
+        takes = of_type & (share >= mode.share) & (room >= mode.gpu_memory)
+        if mode.gpus and not mode.whole:
+            row, gpu = np.nonzero(takes)
+            chosen = np.zeros((len(row), len(kinds)), dtype=bool)
+            chosen[np.arange(len(row)), gpu] = True
+        else:
+            row, gpu = np.arange(len(states)), np.zeros(len(states), np.int64)
+            chosen = takes & (np.cumsum(takes, axis=1) <= mode.gpus)
+        if not len(row):
+            return [], np.zeros(0)
+        cores, memory = _host(states)
+        share, room = share[row] - chosen * mode.share, room[row] - chosen * mode.gpu_memory
+        lost = self._table(kinds).lost(share, room, cores[row] - mode.cpus, memory[row] - mode.memory)
+        return list(zip(row.tolist(), gpu.tolist(), strict=True)), lost / WHOLE
+
+    def _table(self, kinds: tuple[str, ...]) -> _Table:
+        table = self._tables.get(kinds)
+        if table is None:
+            table = self._tables[kinds] = _Table(kinds, self._requests, self.part)
+        return table
+
+
+def _host(states: Sequence[NodeState]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([state.cores for state in states]), np.array([state.memory for state in states])
+
+
+def _demand(mode: Mode) -> tuple[float, ...]:
+    return mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory
+
+
+class _Table:
+    """The requests as columns, as far as nodes with these GPUs can serve them: a row a way of a request."""
+
+    def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
+        rows, owner = [], []
+        self.never = 0.0
+        """The part of requests that no way fits here, however free the node is."""
+        served: list[float] = []
+        for request, share in zip(requests, part.tolist(), strict=True):
+            ways = [way for way in request if not way[2] or way[0] in kinds]
+            if not ways:
+                self.never += share
+                continue
+            rows += ways
+            owner += [len(served)] * len(ways)
+            served.append(share)
+        self.part = np.array(served)
+        self.single = len(rows) == len(served)
+        self.owner = np.array(owner, dtype=np.int64)
+        self.cpus = np.array([way[1] for way in rows], dtype=np.int64)
+        self.gpus = np.array([way[2] for way in rows], dtype=np.int64)
+        self.share = np.array([way[3] for way in rows], dtype=np.int64)
+        self.memory = np.array([way[4] for way in rows], dtype=float)
+        gpu_memory = np.array([way[5] for way in rows], dtype=float)
+        self.gpu_memory = gpu_memory if gpu_memory.any() else None
+        names = [way[0] if way[2] else None for way in rows]
+        of_type = np.array([[name is None or name == kind for kind in kinds] for name in names], dtype=bool)
+        self.of_type = of_type.reshape(len(rows), len(kinds))
+        self.mixed = not self.of_type.all()
+
+    def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Expected share lost (millionths) on each row: shares and memory of GPUs, cores and memory of the host."""
+        free = share.sum(axis=1)
+        if not len(self.part):
+            return self.never * free
+        good = share[:, None, :] >= self.share[None, :, None]
+        if self.mixed:
+            good &= self.of_type
+        if self.gpu_memory is not None:
+            good &= room[:, None, :] >= self.gpu_memory[None, :, None]
+        host = (self.cpus <= cores[:, None]) & (self.memory <= memory[:, None])
+        fits = host & (good.sum(axis=2) >= self.gpus)
+        usable = np.matmul(good, share[:, :, None])[:, :, 0] if self.single else None
+        if usable is None:
+            fits, usable = self._by_request(fits, good, share)
+        lost = np.where(fits, free[:, None] - usable, free[:, None])
+        found: np.ndarray = lost @ self.part + self.never * free
+        return found
+
+    def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ways of one request together: it fits if any does, and can use the GPUs that any could."""
+        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        any_fits = np.logical_or.reduceat(fits, starts, axis=1)
+        any_good = np.logical_or.reduceat(good, starts, axis=1)
+        return any_fits, np.matmul(any_good, share[:, :, None])[:, :, 0]

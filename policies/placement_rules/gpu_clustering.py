@@ -1,0 +1,73 @@
+"""GPU clustering: tasks that ask for the same share of GPUs go on the same nodes.
+
+Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling for
+Deep Learning (OSDI 2018); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  What leaves makes
+room for another of its kind.  Weakness: many kinds of request need many nodes before any is full.
+Cost: linear in the nodes that fit; it keeps the running tasks it has placed, by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.placement_rules.choice import best_node
+from sim.model.cluster import WHOLE
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Mode, Task
+from sim.policy import View
+
+
+class GpuClustering:
+    """Nodes where the others ask for least of other shares of GPUs; then those with the most of the same share."""
+
+    def __init__(self) -> None:
+        self._placed: dict[int, list[Task]] = {}
+        self._seen = -1
+        self._held: dict[float, np.ndarray] = {}
+        """By GPUs asked for: how many of them tasks of this demand hold on each node."""
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        self._forget(view)
+        placement = best_node(task, view, lambda mode, nodes: self._keys(mode, nodes, view))
+        if placement is not None:
+            for node in dict.fromkeys(device.node for device in placement.devices):
+                self._placed.setdefault(node, []).append(task)
+        return placement
+
+    def _forget(self, view: View) -> None:
+        """Count again what the tasks placed here hold on the nodes that changed since the last look."""
+        view.nodes.refresh()
+        single = view.nodes.accelerators
+        changed = np.flatnonzero(single.stamp > self._seen).tolist()
+        self._seen = single.look
+        for node in changed:
+            tasks = self._placed.get(node)
+            if tasks is None:
+                continue
+            for held in self._held.values():
+                held[node] = 0.0
+            there = []
+            for task in tasks:
+                placement = view.placement_of(task) if task.state == RUNNING else None
+                here = 0 if placement is None else sum(device.node == node for device in placement.devices)
+                if placement is None or not here or task in there:
+                    continue
+                there.append(task)
+                asked = placement.mode.gpu_share
+                if asked not in self._held:
+                    self._held[asked] = np.zeros(len(view.cluster.nodes))
+                self._held[asked][node] += here * placement.mode.share / WHOLE
+            if there:
+                self._placed[node] = there
+            else:
+                del self._placed[node]
+
+    def _keys(self, mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
+        none = np.zeros(len(nodes))
+        same = self._held[mode.gpu_share][nodes] if mode.gpu_share in self._held else none
+        others = sum((held[nodes] for asked, held in self._held.items() if asked != mode.gpu_share), none)
+        free = sum((column[nodes] for column in view.nodes.gpus.values()), none)
+        return np.round(others, 6), -np.round(same, 6), free

@@ -1,0 +1,94 @@
+"""Placements that weigh all resources of a node at once: `dot_product`, `pack` and `spread`.
+
+Cores, host memory and GPUs count alike, each as a fraction; memory without a limit does not count.
+Cost: a few NumPy operations over the nodes that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.placement_rules.choice import Pick, Totals, best_node, demand, on_gpu
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+
+class _Weighing:
+    """A rule that knows what its cluster has in all."""
+
+    pick: Pick | None = None
+
+    def __init__(self) -> None:
+        self._totals: Totals | None = None
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        if self._totals is None:
+            self._totals = Totals(view.cluster)
+        totals = self._totals
+        return best_node(task, view, lambda mode, nodes: self.keys(mode, nodes, totals, view), self.pick)
+
+    def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
+        raise NotImplementedError
+
+
+class DotProduct(_Weighing):
+    """The node whose free resources point most in the direction of the task's demand: the largest dot product.
+
+    smallest: the least dot product instead, so that nodes with little left of what the task wants go first.
+
+    Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
+    Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Both are scaled by the largest node.
+    Weakness: likes empty nodes, as worst_fit, and is blind to which GPU of a node a fraction takes (the fullest).
+    """
+
+    def __init__(self, smallest: bool = False):
+        super().__init__()
+        self.smallest = smallest
+
+    def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
+        largest = totals.all(np.arange(len(totals.cores))).max(axis=1)
+        scale = np.where(largest > 0, largest, 1.0)
+        product = (demand(mode) / scale) @ (totals.free(nodes, view) / scale[:, None])
+        return (np.round(product if self.smallest else -product, 12),)
+
+
+class Pack(_Weighing):
+    """The node whose resources would be most allocated, on average over cores, memory and GPUs.
+
+    Reference: `MostAllocated` of the Kubernetes scheduler.  Leaves whole nodes free, for gangs or to switch off.
+    Weakness: a node full of cores and empty of GPUs looks half full, and its GPUs are out of reach.
+    """
+
+    def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
+        return (-_allocated(mode, nodes, totals, view),)
+
+
+class Spread(_Weighing):
+    """The node whose resources would be least allocated; a fraction goes on the emptiest GPU of it.
+
+    Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least lost with a node.
+    Weakness: leaves no node whole, so wide gangs wait.
+    """
+
+    @staticmethod
+    def pick(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        if not mode.gpus or mode.whole:
+            return view.on_node(mode, node, task)
+        return on_gpu(task, mode, node, view, np.argsort(-view.nodes.accelerators.share[node], kind="stable"))
+
+    def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
+        return (_allocated(mode, nodes, totals, view),)
+
+
+def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.ndarray:
+    """The allocated part of each node once the mode is there, averaged over the resources the node has."""
+    there = totals.all(nodes)
+    has = there > 0
+    left = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
+    part = np.where(has, 1.0 - left / np.where(has, there, 1.0), 0.0)
+    mean: np.ndarray = np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
+    return mean

@@ -1,0 +1,39 @@
+"""How full the GPUs are over time, and how much of what is free nobody can use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.plots.style import BLUE, INK, VERMILION, describe, figure, tidy, time_axis, title
+from sim.plots.timeline import thinned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.result import Result
+
+
+def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
+    """Draw the allocated GPUs, and on top of them the free ones that the workload's mix of requests cannot use.
+
+    Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
+    """
+    if ax is None:
+        ax = figure(9, 4).subplots()
+    table, end = result.fragmentation_over_time, result.end
+    up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
+    time = table["time"].to_numpy()
+    allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
+    stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
+    at, low = thinned(time, allocated, end)
+    _, high = thinned(time, allocated + stranded, end)
+    ax.fill_between([*at, end], [*low, *low[-1:]], step="post", color=BLUE, alpha=0.25, linewidth=0, label="allocated")
+    ax.fill_between([*at, end], [*low, *low[-1:]], [*high, *high[-1:]], step="post", color=VERMILION, alpha=0.45,
+                    linewidth=0, label="free, but of no use to the mix")  # fmt: skip
+    ax.set_ylim(0, 105)
+    ax.set_ylabel("GPUs (%)", fontsize=9, color=INK)
+    ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
+    tidy(ax)
+    time_axis(ax, 0.0, end if end > 0 else 1.0)
+    title(ax, describe(result))
+    return ax

@@ -1,0 +1,66 @@
+"""What is in a log of jobs: its load over time, how long its jobs take, and on how many GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
+from sim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
+from sim.workload import summary
+from sim.workload.traces import TaskTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def trace(table: TaskTable) -> Figure:
+    """Draw the tasks of a trace: load over time above, durations and sizes below."""
+    picture = figure(9, 6)
+    grid = picture.add_gridspec(2, 2)
+    _load(picture.add_subplot(grid[0, :]), table)
+    _durations(picture.add_subplot(grid[1, 0]), table)
+    _sizes(picture.add_subplot(grid[1, 1]), table)
+    return picture
+
+
+def _load(ax: Axes, table: TaskTable) -> None:
+    found = summary.load(table, 200)
+    if found:
+        first, last = float(table.arrival.min()), float(table.arrival.max())
+        edges = np.linspace(first, last, len(found["jobs"]) + 1)
+        key, colour = ("gpus", BLUE) if any(found["gpus"]) else ("cores", ORANGE)
+        ax.stairs(found[key], edges, fill=True, color=colour, alpha=0.25)
+        ax.stairs(found[key], edges, color=colour, linewidth=1.3)
+        ax.set_ylabel(f"{'GPUs' if key == 'gpus' else 'cores'} held", fontsize=9, color=INK)
+        ax.set_ylim(bottom=0)
+        time_axis(ax, first, last)
+    tidy(ax)
+    begin = "recorded start" if "recorded_start" in table.extra else "submission"
+    title(ax, f"{len(table):,} tasks, each from its {begin} on")
+
+
+def _durations(ax: Axes, table: TaskTable) -> None:
+    values = np.sort(summary.durations(table))
+    values = values[np.isfinite(values)]
+    share = np.arange(1, len(values) + 1) / max(1, len(values))
+    step = max(1, len(values) // 2000)
+    ax.plot(np.maximum(values, 1e-3)[::step], share[::step], color=BLUE, linewidth=1.6, drawstyle="steps-post")
+    log_time_axis(ax, "duration")
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.set_ylim(0, 1.01)
+    tidy(ax, grid="both")
+
+
+def _sizes(ax: Axes, table: TaskTable) -> None:
+    rows = summary.sizes(table)
+    place = np.arange(len(rows))
+    ax.bar(place - 0.2, [row["tasks_share"] for row in rows], 0.38, color=BLUE, label="tasks")
+    ax.bar(place + 0.2, [row["work_share"] for row in rows], 0.38, color=ORANGE, label="GPU time")
+    ax.set_xticks(place, [row["gpus"] for row in rows], fontsize=8)
+    ax.set_xlabel("GPUs of a task", fontsize=9, color=INK)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.legend(frameon=False, fontsize=9)
+    tidy(ax)

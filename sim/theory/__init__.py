@@ -1,0 +1,80 @@
+"""Exact models of queueing theory: predictions in closed form or from a chain that is solved exactly.
+
+    theory.mmc(13.7, 1.0, servers=16).wait_mean              # Erlang's delay system
+    theory.servers_for_wait(13.7, 1.0, longest=0.2)          # how many GPUs for a mean wait of 0.2 s
+    theory.tandem(5, [(0.1, 4, "CPU"), (0.02, 1, "PCIe"), (0.15, 1, "GPU")]).response_mean
+
+Rates are per second, means in seconds.  Names of figures are those of the simulator's metrics, and mean the same.
+A function refuses (`UsageError`) what has no steady state instead of giving a number.  What is only an approximation
+says so: `prediction.approximate`.
+
+Names are loaded when they are first used; nothing here knows of scenarios (see `sim.experiment.matching`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_MODULES = {
+    "prediction": ("Prediction",),
+    "chains": ("birth_death", "stationary"),
+    "erlang": (
+        "erlang_b", "erlang_c", "servers_for_loss", "servers_for_delay", "servers_for_wait", "load_for_loss",
+        "load_for_delay",
+    ),
+    "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop"),
+    "general": ("mg1", "md1", "mg1_ps", "gim1", "allen_cunneen"),
+    "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
+    "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
+    "networks": ("Station", "Network", "jackson", "tandem"),
+    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket"),
+    "tolls": ("Thresholds", "naor"),
+    "staffing": ("Staffing", "halfin_whitt"),
+}  # fmt: skip
+"""The names of each file."""
+
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604
+    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "Staffing", "Station", "Stream",
+    "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b", "erlang_c", "gim1",
+    "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "load_for_delay", "load_for_loss", "md1", "mg1",
+    "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor", "nonpreemptive", "preemptive_resume",
+    "servers_for_delay", "servers_for_loss", "servers_for_wait", "stationary", "tandem", "token_bucket",
+    "trunk_reservation", "workload_limit",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from sim.theory.admission import Losses, Stream, token_bucket, trunk_reservation, workload_limit
+    from sim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
+    from sim.theory.chains import birth_death, stationary
+    from sim.theory.erlang import (
+        erlang_b,
+        erlang_c,
+        load_for_delay,
+        load_for_loss,
+        servers_for_delay,
+        servers_for_loss,
+        servers_for_wait,
+    )
+    from sim.theory.general import allen_cunneen, gim1, md1, mg1, mg1_ps
+    from sim.theory.networks import Network, Station, jackson, tandem
+    from sim.theory.prediction import Prediction
+    from sim.theory.priorities import Class, nonpreemptive, preemptive_resume
+    from sim.theory.queues import closed_loop, mm1, mmc, mmc_abandonment, mmck
+    from sim.theory.staffing import Staffing, halfin_whitt
+    from sim.theory.tolls import Thresholds, naor
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'sim.theory' has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"sim.theory.{_WHERE[name]}")
+    globals()[name] = getattr(module, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,184 @@
+"""Who gets in: reservation of servers, a limit on the workload, token buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.theory.chains import birth_death
+from sim.theory.general import ConstantJumps
+from sim.theory.prediction import Prediction, not_negative, positive, whole
+
+MOST_STATES = 30_000
+
+
+class Stream(NamedTuple):
+    """Poisson arrivals of a class, its mean exponential service, and how many servers it must leave free."""
+
+    rate: float
+    service_mean: float
+    reserved: int = 0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A loss system of several classes: shares lost by class, and the share of time that a server is busy."""
+
+    loss: tuple[float, ...]
+    utilisation: float
+    throughput: tuple[float, ...]
+    busy: tuple[float, ...]
+    """Probabilities of 0, 1, ..., c busy servers."""
+
+
+def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
+    """Trunk reservation: a class gets in while more servers are free than it must leave free, else it is lost.
+
+    One mean service for all: birth and death in the number busy, whatever the number of servers.  Different means: the
+    chain of all numbers by class, solved directly (up to 30,000 states; there is no product form).  Exact for
+    exponential service; without reservation it is Erlang's B for any.
+    Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
+    Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
+    """
+    whole(1, servers=servers)
+    given = [Stream(*one) for one in classes]
+    if not given:
+        raise UsageError("trunk reservation needs at least one class: (rate, service_mean, reserved)")
+    for one in given:
+        positive(rate=one.rate, service_mean=one.service_mean)
+        whole(0, reserved=one.reserved)
+        if one.reserved >= servers:
+            raise UsageError(f"a class that leaves {one.reserved} of {servers} servers free never gets in")
+    if all(one.service_mean == given[0].service_mean for one in given):
+        busy = np.arange(servers)
+        births = np.sum([np.where(busy < servers - one.reserved, one.rate, 0.0) for one in given], axis=0)
+        chance = birth_death(births, np.arange(1, servers + 1) / given[0].service_mean)
+    else:
+        chance = _busy_of_many(servers, given)
+    loss = tuple(float(chance[servers - one.reserved :].sum()) for one in given)
+    return Losses(
+        loss,
+        float(chance @ np.arange(servers + 1)) / servers,
+        tuple(one.rate * (1 - lost) for one, lost in zip(given, loss, strict=True)),
+        tuple(chance.tolist()),
+    )
+
+
+def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
+    """Distribution of the number busy, from the chain of the numbers by class."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.linalg import spsolve
+
+    if math.comb(servers + len(given), len(given)) > MOST_STATES:
+        raise UsageError(
+            f"{len(given)} classes of different service means on {servers} servers have too many states for the exact "
+            f"chain (more than {MOST_STATES:,}); use one mean, or fewer classes or servers"
+        )
+    states = [state for state in product(range(servers + 1), repeat=len(given)) if sum(state) <= servers]
+    index = {state: number for number, state in enumerate(states)}
+    rows: list[int] = []
+    columns: list[int] = []
+    rates: list[float] = []
+
+    def move(start: int, state: tuple[int, ...], rate: float) -> None:
+        # the balance of the target gains what the balance of the start loses
+        rows.extend((index[state], start))
+        columns.extend((start, start))
+        rates.extend((rate, -rate))
+
+    for number, state in enumerate(states):
+        for k, one in enumerate(given):
+            if sum(state) < servers - one.reserved:
+                move(number, (*state[:k], state[k] + 1, *state[k + 1 :]), one.rate)
+            if state[k]:
+                move(number, (*state[:k], state[k] - 1, *state[k + 1 :]), state[k] / one.service_mean)
+    size = len(states)
+    balance = coo_matrix((rates, (rows, columns)), shape=(size, size)).tocsc()
+    # The empty state has weight 1; its own balance follows from those of the others.
+    rest = spsolve(balance[1:, 1:], -balance[1:, [0]].toarray().ravel())
+    weights = np.concatenate([[1.0], np.atleast_1d(rest)])
+    total = np.bincount([sum(state) for state in states], weights=np.maximum(weights, 0.0))
+    return np.asarray(total / total.sum())
+
+
+def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
+    """M/M/1 that lets in whoever finds at most `limit` seconds of work ahead.  Any load.
+
+    The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; who gets in waits
+    the workload found.  Exact, distributions included.
+    Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
+    """
+    positive(rate=rate, service_mean=service_mean)
+    not_negative(the_limit=limit)
+    mu = 1 / service_mean
+    slope = mu - rate
+
+    def mass(x: float) -> float:
+        """∫_0^x λ exp(-slope y) dy"""
+        return rate * x if slope == 0 else rate * -math.expm1(-slope * x) / slope
+
+    if -slope * limit > 600:
+        raise UsageError("a workload limit so high, at a load above 1, is as good as none; the limit is in seconds")
+    beyond = rate * math.exp(-slope * limit) / mu
+    empty = 1 / (1 + mass(limit) + beyond)
+    accepted = empty * (1 + mass(limit))
+    # E[V; V ≤ limit], by parts; series where the slope is nearly nothing
+    z = slope * limit
+    if abs(z) < 1e-3:
+        first = rate * limit**2 * (0.5 - z / 3 + z**2 / 8 - z**3 / 30)
+    else:
+        first = rate * (-math.expm1(-z) - z * math.exp(-z)) / slope**2
+    wait = empty * first / accepted
+    loss = empty * beyond
+    throughput = rate * accepted
+
+    def wait_above(t: float) -> float:
+        return 0.0 if t >= limit else empty * (mass(limit) - mass(t)) / accepted
+
+    def response_above(t: float) -> float:
+        # the own service is longer than t - W
+        inner = min(t, limit)
+        # ∫_0^inner λ exp(-slope y) exp(-μ (t - y)) dy = λ exp(-μt) ∫ exp(λ y) dy
+        shared = math.exp(-mu * t) * math.expm1(rate * inner) if rate * inner < 600 else math.exp(rate * inner - mu * t)
+        return (empty * (math.exp(-mu * t) + shared + mass(limit) - mass(inner))) / accepted
+
+    return Prediction(
+        model=f"M/M/1 with at most {limit:g} s of work ahead",
+        load=rate * service_mean,
+        utilisation=1 - empty,
+        wait_mean=wait,
+        response_mean=wait + service_mean,
+        queue_length_mean=throughput * wait,
+        jobs_in_system_mean=throughput * (wait + service_mean),
+        throughput=throughput,
+        loss=loss,
+        delayed=1 - empty / accepted,
+        wait_above=wait_above,
+        response_above=response_above,
+    )
+
+
+def token_bucket(rate: float, refill: float, depth: float) -> float:
+    """The share of Poisson arrivals that find less than one token in a bucket of `depth` filled at `refill` per second.
+
+    What is missing in the bucket is the workload V of an M/D/1 with service 1 / refill that takes no jump over `depth`.
+    With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at x = depth - 1,
+    ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact, any load, any depth of at least 1.
+    Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
+    Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
+    """
+    positive(rate=rate, refill=refill)
+    if not (1 <= depth < math.inf):
+        raise UsageError(f"a bucket must hold at least one token, not {depth!r}; otherwise nobody ever gets in")
+    load = rate / refill
+    below = ConstantJumps(load).below(depth - 1)
+    if below < 1e12 or load < 1:
+        # 1 - G / (1 + ρG) = (1 - (1 - ρ) G) / (1 + ρG)
+        return max(0.0, (1 - (1 - load) * below) / (1 + load * below))
+    return 1 - 1 / (1 / below + load)

@@ -1,0 +1,246 @@
+"""Batch service: one server that takes several customers at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.theory.prediction import Prediction, not_negative, positive, whole
+
+NEGLIGIBLE = 1e-13
+"""Weight of the states beyond those that are kept."""
+
+MOST_CELLS = 60_000_000
+MOST_DENSE = 6000
+
+
+@dataclass(frozen=True)
+class BatchPrediction(Prediction):
+    """A batch server in steady state; `batch_mean` is the mean size of a batch, `idle` the share of time idle."""
+
+    batch_mean: float = math.nan
+    idle: float = math.nan
+    batch_sizes: Any = field(default=None, repr=False, compare=False)
+    """Probabilities of batches of 0, 1, 2, ..., where they are known."""
+
+
+@dataclass(frozen=True)
+class BatchBounds:
+    """Bounds on the mean response: `lower` ≤ E[T] ≤ `upper`."""
+
+    lower: float
+    upper: float
+
+
+def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction:
+    """M/M^[b]/1: the server takes up to b = `most` of those who wait, for an exponential time whatever their number.
+
+    Who comes during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
+    behind a busy server with probability A r^k, and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
+    Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
+    Poisson Input (1967), with minimum 1; Medhi, Waiting Time Distribution in a Poisson Queue with a General Bulk
+    Service Rule (1975).
+    """
+    from scipy.optimize import brentq
+
+    positive(rate=rate, service_mean=service_mean)
+    whole(1, the_largest_batch=most)
+    load = rate * service_mean / most
+    if load >= 1:
+        raise _overloaded(f"M/M^[{most}]/1", load)
+    offered = rate * service_mean  # λ / μ
+    # In gap = 1 - r, without the root r = 1: (1 - r^b) r / (1 - r) = λ / μ.
+
+    def excess(gap: float) -> float:
+        return -math.expm1(most * math.log1p(-gap)) * (1 - gap) / gap - offered
+
+    low = 1e-15
+    gap = float(brentq(excess, low, 1 - 1e-16, xtol=1e-17, rtol=1e-14))
+    r = 1 - gap
+    busy_empty = 1 / (1 / offered + 1 / gap)  # A: busy, and nobody waits
+    delayed = busy_empty / gap
+    own, drain = 1 / service_mean, -math.expm1(most * math.log1p(-gap)) / service_mean
+    wait = delayed / drain
+    idle = 1 - delayed
+
+    def wait_above(t: float) -> float:
+        return delayed * math.exp(-drain * t)
+
+    def response_above(t: float) -> float:
+        # W is 0, or exponential with rate `drain` < `own`; the own service is exponential with rate `own`.
+        apart = (own - drain) * t
+        extra = own * t * math.exp(-drain * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
+        return math.exp(-own * t) + delayed * extra
+
+    return BatchPrediction(
+        model=f"M/M^[{most}]/1", load=load, utilisation=1 - idle, wait_mean=wait, response_mean=wait + service_mean,
+        queue_length_mean=busy_empty * r / gap**2, jobs_in_system_mean=rate * (wait + service_mean), throughput=rate,
+        delayed=delayed, wait_above=wait_above, response_above=response_above,
+        batch_mean=rate * service_mean / (1 - idle), idle=idle,
+    )  # fmt: skip
+
+
+def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None = None) -> BatchPrediction:
+    """Greedy batch service, M/D^[1,b]/1: as soon as the server is idle it takes all who wait (at most `most`), and a
+    batch of n takes per_item · n + fixed seconds exactly.
+
+    The numbers that wait when services end are a Markov chain; its stationary distribution gives all means by renewal
+    reward, and without `most` also the distributions (an arrival during a service of length s waits a uniform part of
+    it, and its batch has 1 + Poisson(λ s) members).  Exact up to a cut of 1e-13 of the probability.
+    Reference: Neuts, A General Class of Bulk Queues with Poisson Input (1967); Inoue, Queueing Analysis of GPU-Based
+    Inference Servers with Dynamic Batching: A Closed-Form Characterization (2021).
+    """
+    positive(rate=rate)
+    not_negative(per_item=per_item, fixed=fixed)
+    positive(the_time_of_a_batch=per_item + fixed)
+    name = f"greedy batches{'' if most is None else f' of at most {most}'}"
+    if most is not None:
+        whole(1, the_largest_batch=most)
+    load = rate * per_item if most is None else rate * (per_item + fixed / most)
+    if load >= 1:
+        raise _overloaded(name, load)
+    chance = _waiting_at_ends(rate, per_item, fixed, most, name)
+    waiting = np.arange(len(chance))
+    batch = np.maximum(waiting if most is None else np.minimum(waiting, most), 1)
+    times = per_item * batch + fixed
+    empty = float(chance[0])
+    cycle = float(chance @ times) + empty / rate
+    served = float(chance @ batch)  # a cycle; = rate × cycle
+    left = np.maximum(waiting - batch, 0)
+    queue_area = float(chance @ (left * times + rate * times**2 / 2))
+    wait = queue_area / served
+    service = float(chance @ (batch * times)) / served
+    sizes = np.bincount(batch, weights=chance)
+    known = {}
+    if most is None:
+        known = _tails(rate, per_item, fixed, sizes, empty)
+    return BatchPrediction(
+        model=name, load=load, utilisation=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
+        queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + service), throughput=rate,
+        delayed=1 - empty / served, batch_mean=served, idle=empty / rate / cycle, batch_sizes=sizes, **known,
+    )  # fmt: skip
+
+
+def _waiting_at_ends(rate: float, per_item: float, fixed: float, most: int | None, name: str) -> np.ndarray:
+    """Stationary distribution of the number waiting when a service ends, cut where nothing is left."""
+    slope = rate * per_item
+    if most is None:
+        mean = (rate * fixed + 1) / (1 - slope)
+        spread = math.sqrt(mean / (1 - slope**2) + rate * fixed + 1)
+    else:
+        full = rate * (per_item * most + fixed)
+        mean, spread = most + full, full / (most - full) + math.sqrt(full) + 1
+    size = int(mean + 12 * spread) + 40
+    while True:
+        cells = size * size if most is None else size * (4 * most + 60)
+        if cells > MOST_CELLS or (most is None and size > MOST_DENSE):
+            text = "too near to saturation, or batches too large, for the exact chain; see inoue_bounds"
+            raise UsageError(f"{name}: {text}")
+        chance = _solve(rate, per_item, fixed, most, size)
+        if chance[-max(1, size // 50) :].sum() < NEGLIGIBLE:
+            return chance
+        size *= 2
+
+
+def _solve(rate: float, per_item: float, fixed: float, most: int | None, size: int) -> np.ndarray:
+    if most is None:
+        rows = np.array([_poisson(rate * (per_item * max(n, 1) + fixed), size) for n in range(size)])
+        system = np.eye(size - 1) - rows[1:, 1:].T
+        rest = np.linalg.solve(system, rows[0, 1:])
+    else:
+        rest = _solve_banded(rate, per_item, fixed, most, size)
+    chance = np.concatenate([[1.0], np.maximum(rest, 0.0)])
+    return chance / chance.sum()
+
+
+def _solve_banded(rate: float, per_item: float, fixed: float, most: int, size: int) -> np.ndarray:
+    """The same with at most `most` a batch: nobody falls by more than that, nor rises by more than come."""
+    from scipy.linalg import solve_banded
+
+    full = rate * (per_item * most + fixed)
+    come = int(full + 12 * math.sqrt(full) + 30)
+    lower = min(come, size - 2)  # rows below the diagonal: from fewer waiting to more
+    upper = min(most, size - 2)
+    band = np.zeros((lower + upper + 1, size - 1))
+    first = np.zeros(size)
+    arrivals = {n: _poisson(rate * (per_item * n + fixed), come + 1) for n in range(1, min(most, size) + 1)}
+    first[: min(come + 1, size)] = arrivals[1][: min(come + 1, size)]
+    for waiting in range(1, size):
+        batch = min(waiting, most)
+        chances = arrivals[batch]
+        start = waiting - batch
+        # to state start + k, k = 0..come, in column `waiting`: row index in the band is upper + to - waiting
+        low = max(start, 1)
+        high = min(start + come, size - 1, waiting + lower)
+        if high >= low:
+            rows = np.arange(low, high + 1) - waiting + upper
+            band[rows, waiting - 1] -= chances[low - start : high - start + 1]
+        band[upper, waiting - 1] += 1.0
+    return np.asarray(solve_banded((lower, upper), band, first[1:]))
+
+
+def _poisson(mean: float, size: int) -> np.ndarray:
+    """Probabilities of 0 to size - 1."""
+    from scipy.special import gammaln
+
+    numbers = np.arange(size)
+    return np.asarray(np.exp(numbers * math.log(mean) - mean - gammaln(numbers + 1)))
+
+
+def _tails(rate: float, per_item: float, fixed: float, sizes: np.ndarray, empty: float) -> dict[str, Any]:
+    """Distributions of wait and response where a batch takes all."""
+    count = np.flatnonzero(sizes)
+    times = per_item * count + fixed
+    mean = float(sizes @ np.arange(len(sizes)))
+    weight = sizes[count] * rate * times / mean  # of arrivals during a service of that many
+    at_once = empty / mean
+
+    def wait_above(t: float) -> float:
+        return float(weight @ np.maximum(0.0, 1 - t / times))
+
+    others = np.arange(len(sizes) + 20)
+    own = per_item * (others + 1) + fixed
+    chances = np.array([_poisson(rate * time, len(others)) for time in times])
+
+    def response_above(t: float) -> float:
+        beyond = np.clip(1 - (t - own[np.newaxis, :]) / times[:, np.newaxis], 0.0, 1.0)
+        alone = at_once if per_item + fixed > t else 0.0
+        return alone + float(weight @ (chances * beyond).sum(axis=1))
+
+    return {"wait_above": wait_above, "response_above": response_above}
+
+
+def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
+    """Bounds on the mean response of greedy batches without a largest size, in closed form.
+
+    E[T] is a decreasing function of the mean batch E[B] alone; E[B] ≥ max(1, λ τ / (1 - λα)) gives Inoue's upper bound
+    min(φ_0, φ_1), with α per item and τ fixed: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  As nobody
+    comes during a service with probability at most exp(-λ (α + τ)), E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα), which
+    gives the lower bound.
+    Reference: Inoue, Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching (2021), for the upper.
+    """
+    positive(rate=rate)
+    not_negative(per_item=per_item, fixed=fixed)
+    positive(the_time_of_a_batch=per_item + fixed)
+    slope = rate * per_item
+    if slope >= 1:
+        raise _overloaded("greedy batches", slope)
+
+    def response(batch: float) -> float:
+        moment = (1 + 2 * rate * slope * fixed + (rate * fixed) ** 2 / batch) / (1 - slope**2)  # E[B²] / E[B]
+        return per_item * (1 + slope / 2) * moment + fixed * (1 + slope) + rate * fixed**2 / (2 * batch)
+
+    least = rate * fixed / (1 - slope)
+    largest = (rate * fixed + math.exp(-rate * (per_item + fixed))) / (1 - slope)
+    return BatchBounds(response(max(largest, 1.0)), response(max(least, 1.0)))
+
+
+def _overloaded(name: str, load: float) -> UsageError:
+    return UsageError(
+        f"{name}: no steady state: the load is {load:.4g} even with full batches, not below 1, and the queue grows "
+        "without bound; a lower rate, a lower time per item or larger batches are needed"
+    )

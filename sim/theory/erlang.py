@@ -1,0 +1,148 @@
+"""Erlang's two formulas and their inverses.
+
+Reference: Erlang, Solution of some Problems in the Theory of Probabilities of Significance in Automatic Telephone
+Exchanges (1917).  B, the share lost of M/G/c/c, holds whatever the distribution of service (Sevastyanov 1957); C, the
+share delayed of M/M/c, needs exponential service.  Both are exact, by the recursion B_k = a B_{k-1} / (k + a B_{k-1}),
+which adds only positive numbers: O(c), about a millisecond for 10,000 servers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.errors import UsageError
+from sim.theory.prediction import positive, proportion, stable, whole
+
+MOST_SERVERS = 10_000_000
+
+
+def erlang_b(load: float, servers: int) -> float:
+    """B(c, a): the share of arrivals that find all servers busy and are lost; `load` is a = λ E[S] in servers."""
+    positive(load=load)
+    whole(0, servers=servers)
+    lost = 1.0
+    for server in range(1, int(servers) + 1):
+        lost *= load
+        lost /= server + lost
+    return lost
+
+
+def erlang_c(load: float, servers: int) -> float:
+    """C(c, a): the share of arrivals that must wait in M/M/c; UsageError for a load of `servers` or more."""
+    positive(load=load)
+    whole(1, servers=servers)
+    stable(load, servers, f"M/M/{servers}")
+    return _delayed(erlang_b(load, servers), load, servers)
+
+
+def _delayed(lost: float, load: float, servers: int) -> float:
+    return servers * lost / (servers - load * (1 - lost))
+
+
+def servers_for_loss(load: float, most: float) -> int:
+    """The least number of servers that loses at most a share `most` of the arrivals: B(c, a) ≤ most."""
+    positive(load=load)
+    proportion(the_largest_loss=most)
+    lost, servers = 1.0, 0
+    while lost > most:
+        servers += 1
+        lost *= load
+        lost /= servers + lost
+        _bounded(servers)
+    return servers
+
+
+def servers_for_delay(load: float, most: float) -> int:
+    """The least number of servers at which at most a share `most` of the arrivals waits: C(c, a) ≤ most."""
+    positive(load=load)
+    proportion(the_largest_share_delayed=most)
+    return _first_delay_system(load, lambda servers, delayed: delayed <= most)
+
+
+def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
+    """The least number of servers of M/M/c whose mean wait is at most `longest` seconds.
+
+    With `share`, as in service levels: at least that share of the arrivals waits no longer than `longest` (which may
+    then be 0).
+    """
+    positive(rate=rate, service_mean=service_mean)
+    load = rate * service_mean
+    if share is None:
+        positive(the_longest_wait=longest)
+        return _first_delay_system(load, lambda c, delayed: delayed * service_mean / (c - load) <= longest)
+    proportion(share=share)
+    if not 0 <= longest < math.inf:
+        raise UsageError(f"the longest wait must be a number of seconds not below 0, not {longest!r}")
+
+    def met(servers: int, delayed: float) -> bool:
+        return delayed * math.exp(-(servers - load) * longest / service_mean) <= 1 - share
+
+    return _first_delay_system(load, met)
+
+
+def _first_delay_system(load: float, met: Callable[[int, float], bool]) -> int:
+    """The least stable number of servers c for which `met(c, C(c, a))`."""
+    lost, servers = 1.0, 0
+    while True:
+        servers += 1
+        lost *= load
+        lost /= servers + lost
+        if servers > load and met(servers, _delayed(lost, load, servers)):
+            return servers
+        _bounded(servers)
+
+
+def _bounded(servers: int) -> None:
+    if servers > MOST_SERVERS:
+        raise UsageError(f"more than {MOST_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
+
+
+def load_for_loss(servers: int, most: float) -> float:
+    """The largest load a = λ E[S] of which `servers` servers lose at most a share `most`."""
+    whole(1, servers=servers)
+    proportion(the_largest_loss=most)
+    # B grows with a, and at most the carried load fits: a (1 - B) < c.
+    return _root(lambda load: _smooth_b(load, servers) - most, servers / (1 - most) + 1,
+                 lambda load: erlang_b(load, servers) - most)  # fmt: skip
+
+
+def load_for_delay(servers: int, most: float) -> float:
+    """The largest load a = λ E[S] at which at most a share `most` of the arrivals waits for one of `servers`."""
+    whole(1, servers=servers)
+    proportion(the_largest_share_delayed=most)
+
+    def above(load: float, lost: float) -> float:
+        return (1.0 if load >= servers else _delayed(lost, load, servers)) - most
+
+    return _root(lambda load: above(load, _smooth_b(load, servers)), float(servers),
+                 lambda load: above(load, erlang_b(load, servers)))  # fmt: skip
+
+
+def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
+    """The root of an increasing function, found with a quick form of it and polished with the exact one."""
+    from scipy.optimize import brentq
+
+    near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))
+    # Then the secant method, a step or two: the quick form is good to seven digits or more.
+    before, at_before = near * (1 - 1e-7), exact(near * (1 - 1e-7))
+    at = exact(near)
+    for _ in range(6):
+        if at == at_before:
+            break
+        step = at * (near - before) / (at - at_before)
+        before, at_before, near = near, at, near - step
+        if abs(step) <= 1e-12 * near:
+            break
+        at = exact(near)
+    return near
+
+
+def _smooth_b(load: float, servers: int) -> float:
+    """B as a ratio of Poisson probabilities: quick, and good to about 1e-16 c ln c."""
+    from scipy.special import gammaln, pdtr
+
+    below = float(pdtr(servers, load))
+    if below <= 1e-290:  # far beyond capacity: of the load c is carried
+        return max(0.0, 1 - servers / load)
+    return math.exp(servers * math.log(load) - load - float(gammaln(servers + 1))) / below

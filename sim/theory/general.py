@@ -1,0 +1,184 @@
+"""Queues with general service or arrivals: Pollaczek and Khinchine, constant service, sharing, G/G/c.
+
+scv is the squared coefficient of variation, variance / mean²: 0 constant, 1 exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.errors import UsageError
+from sim.theory.erlang import erlang_c
+from sim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
+
+
+def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
+    """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)).  Exact, means only, for every order that does not look at sizes.
+
+    Reference: Pollaczek, Über eine Aufgabe der Wahrscheinlichkeitstheorie (1930); Khinchine (1932).
+    """
+    positive(rate=rate, service_mean=service_mean)
+    not_negative(service_scv=service_scv)
+    load = rate * service_mean
+    stable(load, 1, "M/G/1")
+    wait = load * service_mean * (1 + service_scv) / (2 * (1 - load))
+    return steady("M/G/1", rate, service_mean, 1, wait, delayed=load)
+
+
+def md1(rate: float, service_mean: float) -> Prediction:
+    """M/D/1: service takes the same time always; E[W] is half of that of M/M/1.  Exact, distributions included.
+
+    P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the queue's length: Erlang's own
+    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.
+    Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
+    M/D/c Waiting Time Distribution (2001).
+    """
+    positive(rate=rate, service_mean=service_mean)
+    load = rate * service_mean
+    stable(load, 1, "M/D/1")
+    workload = ConstantJumps(load)
+
+    def wait_above(t: float) -> float:
+        return max(0.0, 1 - (1 - load) * workload.below(t / service_mean))
+
+    def response_above(t: float) -> float:
+        return 1.0 if t < service_mean else wait_above(t - service_mean)
+
+    return steady("M/D/1", rate, service_mean, 1, load * service_mean / (2 * (1 - load)), delayed=load,
+                  wait_above=wait_above, response_above=response_above)  # fmt: skip
+
+
+class ConstantJumps:
+    """G(x) = P(V ≤ x) / P(V = 0) of the workload V of M/D/1, in service times: Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
+
+    For a load of 1 and more, where V has no steady state, it is what workloads that stay below a limit follow.
+    """
+
+    ENDLESS = 1e280
+    """Beyond this it is as good as infinite."""
+
+    def __init__(self, load: float):
+        self.load = load
+        self.free = math.exp(-load)
+        above = -math.expm1(-load)
+        term, self.more = self.free, []
+        number = 1
+        while above > 1e-17 or number <= load:  # P(arrivals in a service ≥ number)
+            self.more.append(above)
+            term *= load / number
+            above = self._tail(number + 1)
+            number += 1
+        self.weights = [1.0]
+        self.sums = [1.0]
+
+    def _tail(self, number: int) -> float:
+        from scipy.special import gammainc
+
+        return float(gammainc(number, self.load))
+
+    def _grow(self, size: int) -> None:
+        """Weights of the number in system up to `size`: what leaves {0..n} upward equals what comes back."""
+        weights, more = self.weights, self.more
+        while len(weights) <= size:
+            n = len(weights) - 1
+            up = weights[0] * more[n] if n < len(more) else 0.0
+            # from i in 1..n by arrivals ≥ n + 2 - i
+            up += sum(weights[i] * more[n + 1 - i] for i in range(max(1, n + 2 - len(more)), n + 1))
+            weights.append(min(up / self.free, self.ENDLESS) if self.free > 0 else self.ENDLESS)
+            self.sums.append(min(self.sums[-1] + weights[-1], self.ENDLESS))
+
+    def below(self, x: float) -> float:
+        """G(x)."""
+        if x < 0:
+            return 0.0
+        if x < 1:
+            return math.exp(min(self.load * x, 640.0))
+        if self.load > 600:
+            return self.ENDLESS  # at least exp(ρ) - ρ
+        steps = math.floor(x) + 1
+        self._grow(steps)
+        passed = self.load * (steps - x)
+        total, chance = 0.0, math.exp(-passed)
+        for number in range(steps):
+            term = self.sums[steps - number] * chance
+            total += term
+            chance *= passed / (number + 1)
+            if term < 1e-18 * total and number > passed:
+                break
+        return total
+
+
+def mg1_ps(rate: float, service_mean: float) -> Prediction:
+    """M/G/1 processor sharing: E[T] = E[S] / (1 - ρ) whatever the distribution, x / (1 - ρ) for a task of size x.
+
+    Exact, means only; nobody waits.  Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967);
+    Sakata, Noguchi and Oizumi (1971) for general service.
+    """
+    positive(rate=rate, service_mean=service_mean)
+    load = rate * service_mean
+    stable(load, 1, "M/G/1-PS")
+    response = service_mean / (1 - load)
+    return Prediction(
+        model="M/G/1-PS",
+        load=load,
+        utilisation=load,
+        wait_mean=0.0,
+        response_mean=response,
+        queue_length_mean=0.0,
+        jobs_in_system_mean=rate * response,
+        throughput=rate,
+        delayed=0.0,
+    )
+
+
+def gim1(rate: float, service_mean: float, gap_transform: Callable[[float], float], name: str = "GI/M/1") -> Prediction:
+    """GI/M/1: independent gaps with transform A*(s) = E[exp(-s gap)], exponential service; distributions included.
+
+    An arrival finds the server busy with probability σ = A*(μ (1 - σ)), and then P(W > t) = σ exp(-μ (1 - σ) t).
+    Exact.  Reference: Kendall, Stochastic Processes Occurring in the Theory of Queues (1953).
+    """
+    from scipy.optimize import brentq
+
+    positive(rate=rate, service_mean=service_mean)
+    load = rate * service_mean
+    stable(load, 1, name)
+    # In 1 - σ: near a load of 1 it is small, and σ itself would have no digits for it.
+    high = 1 - 1e-15
+
+    def gap(free: float) -> float:
+        return gap_transform(free / service_mean) - 1 + free
+
+    low = high
+    while low > 1e-14 and gap(low) > 0:
+        low /= 2
+    if gap(low) > 0:
+        raise UsageError(f"{name}: no root; is gap_transform(s) the transform of gaps with mean 1 / rate?")
+    free = float(brentq(gap, low, high, xtol=1e-16, rtol=1e-14)) if gap(high) > 0 else high
+    busy = 1 - free
+    drain = free / service_mean
+    return steady(
+        name, rate, service_mean, 1, busy / drain, delayed=busy,
+        wait_above=lambda t: busy * math.exp(-drain * t), response_above=lambda t: math.exp(-drain * t),
+    )  # fmt: skip
+
+
+def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: float, service_scv: float) -> Prediction:
+    """G/G/c: E[W] ≈ (c_a² + c_s²) / 2 × that of M/M/c.
+
+    An approximation, but exact for M/M/c and for M/G/1 (then `approximate` is False).  Within some per cent in heavy
+    traffic; too high at low load for variable service, and it knows nothing of correlations among arrivals.
+    Reference: Allen, Probability, Statistics, and Queueing Theory (1990), §5.3, after Cunneen; Kingman (1962) for the
+    limit in heavy traffic.
+    """
+    positive(rate=rate, service_mean=service_mean)
+    not_negative(arrival_scv=arrival_scv, service_scv=service_scv)
+    whole(1, servers=servers)
+    load = rate * service_mean
+    name = f"G/G/{servers}"
+    stable(load, servers, name)
+    delayed = erlang_c(load, servers)
+    wait = (arrival_scv + service_scv) / 2 * delayed * service_mean / (servers - load)
+    poisson = arrival_scv == 1
+    exact = poisson and (service_scv == 1 or servers == 1)
+    return steady(name, rate, service_mean, servers, wait, approximate=not exact)

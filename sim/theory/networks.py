@@ -1,0 +1,124 @@
+"""Networks of queues: Jackson's, and tandems such as CPU → PCIe → GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.theory.prediction import Prediction, Tail, _at, not_negative, percentile, positive
+from sim.theory.queues import mmc
+
+
+class Station(NamedTuple):
+    """A queue of a network: mean of its exponential service, and its servers."""
+
+    service_mean: float
+    servers: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network in steady state: its stations, each an M/M/c of its own, and what holds from end to end.
+
+    response_mean        seconds from the outside to the outside
+    jobs_in_system_mean  customers in all stations together
+    throughput           arrivals from outside per second, and departures
+    """
+
+    stations: tuple[Prediction, ...]
+    response_mean: float
+    jobs_in_system_mean: float
+    throughput: float
+    response_above: Tail | None = field(default=None, repr=False, compare=False)
+    approximate: bool = False
+
+    def response_tail(self, seconds: float) -> float:
+        """P(response > seconds), where it is exact: tandems of single servers."""
+        return _at(self._tail(), seconds)
+
+    def response_percentile(self, share: float) -> float:
+        return percentile(self._tail(), share, self.response_mean)
+
+    def _tail(self) -> Tail:
+        if self.response_above is None:
+            raise UsageError("the distribution of the response is exact only for a tandem of single servers")
+        return self.response_above
+
+
+def jackson(
+    stations: Sequence[Station | tuple], arrivals: Sequence[float], routing: Sequence[Sequence[float]]
+) -> Network:
+    """An open Jackson network: `arrivals[i]` per second from outside to station i, from which a share `routing[i][j]`
+    goes on to j; the rest leaves.
+
+    In steady state the stations are independent M/M/c queues with the rates of the traffic equations λ = γ + λ P.
+    Exact, means only.  Reference: Jackson, Networks of Waiting Lines (1957).
+    """
+    given = [Station(*one) for one in stations]
+    outside = np.asarray(arrivals, dtype=np.float64)
+    shares = np.asarray(routing, dtype=np.float64)
+    count = len(given)
+    if not count or outside.shape != (count,) or shares.shape != (count, count):
+        raise UsageError(f"{count} stations need {count} arrival rates and routing of {count} rows of {count} shares")
+    for rate in outside:
+        not_negative(arrival_rate=float(rate))
+    if not outside.any():
+        raise UsageError("nobody arrives: at least one arrival rate must be above 0")
+    if not np.isfinite(shares).all() or (shares < 0).any() or (shares.sum(axis=1) > 1 + 1e-12).any():
+        raise UsageError("the routing from each station consists of shares that add up to at most 1")
+    if abs(np.linalg.eigvals(shares)).max() > 1 - 1e-12:
+        raise UsageError("customers can never leave: some stations route everything to one another")
+    rates = np.linalg.solve((np.eye(count) - shares).T, outside)
+    rated = enumerate(zip(given, rates.tolist(), strict=True))
+    found = tuple(_station(one, rate, number) for number, (one, rate) in rated)
+    inside = sum(one.jobs_in_system_mean for one in found)
+    through = float(outside.sum())
+    return Network(found, inside / through, inside, through)
+
+
+def _station(one: Station, rate: float, number: int) -> Prediction:
+    from dataclasses import replace
+
+    positive(service_mean=one.service_mean)
+    name = one.name or f"station {number}"
+    if rate <= 0:
+        return Prediction(f"{name}: nobody comes", 0, 0, 0, one.service_mean, 0, 0, 0, delayed=0)
+    try:
+        found = mmc(rate, one.service_mean, one.servers)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+    return replace(found, model=f"{name}: {found.model}")
+
+
+def tandem(rate: float, stations: Sequence[Station | tuple]) -> Network:
+    """Poisson arrivals that pass all stations in turn, as tasks do with CPU, PCIe and GPU.
+
+    What leaves an M/M/c is Poisson again, so that each station is an M/M/c with the same rate: exact.  With single
+    servers throughout, the times at the stations are independent, and the distribution of their sum is exact too.
+    Reference: Burke, The Output of a Queuing System (1956); Reich, Waiting Times when Queues are in Tandem (1957).
+    """
+    positive(rate=rate)
+    given = [Station(*one) for one in stations]
+    if not given:
+        raise UsageError("a tandem needs at least one station")
+    found = tuple(_station(one, rate, number) for number, one in enumerate(given))
+    response = sum(one.response_mean for one in found)
+    tail = _sum_above([1 / one.response_mean for one in found]) if all(s.servers == 1 for s in given) else None
+    return Network(found, response, rate * response, rate, tail)
+
+
+def _sum_above(rates: list[float]) -> Tail:
+    """P(sum of independent exponentials > t): the chance that a chain has not gone through all its phases."""
+    phases = np.diag([-rate for rate in rates]) + np.diag(rates[:-1], 1)
+
+    def above(t: float) -> float:
+        from scipy.linalg import expm
+
+        return float(expm(phases * t)[0].sum())
+
+    return above

@@ -1,0 +1,169 @@
+"""What a model predicts, and the checks of what it is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.errors import UsageError
+
+Tail = Callable[[float], float]
+"""The probability of exceeding so many seconds."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model in steady state.  Figures have the names and the meaning of the simulator's metrics.
+
+    model                what it is, in Kendall's letters
+    load                 offered load of a server, λ E[S] / c
+    utilisation          share of time that a server is busy
+    wait_mean            seconds from arrival to the start, of those who are served
+    response_mean        seconds from arrival to the end, of those who are served
+    queue_length_mean    waiting, on average over time (those who give up later included)
+    jobs_in_system_mean  waiting or served, on average over time
+    throughput           served to the end, per second
+    loss                 share of the arrivals that is not served: turned away, or gone
+    delayed              share of those who get in that cannot start at once; NaN where it is not known
+    approximate          is it no more than an approximation?
+
+    `wait_tail`, `response_tail` and the percentiles are there where they are exact (`has_tails`).
+    """
+
+    model: str
+    load: float
+    utilisation: float
+    wait_mean: float
+    response_mean: float
+    queue_length_mean: float
+    jobs_in_system_mean: float
+    throughput: float
+    loss: float = 0.0
+    delayed: float = math.nan
+    approximate: bool = False
+    wait_above: Tail | None = field(default=None, repr=False, compare=False)
+    response_above: Tail | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_tails(self) -> bool:
+        """Are the distributions known, not only the means?"""
+        return self.wait_above is not None and self.response_above is not None
+
+    def wait_tail(self, seconds: float) -> float:
+        """P(wait > seconds)."""
+        return _at(self._tail("wait", self.wait_above), seconds)
+
+    def response_tail(self, seconds: float) -> float:
+        """P(response > seconds)."""
+        return _at(self._tail("response", self.response_above), seconds)
+
+    def wait_percentile(self, share: float) -> float:
+        """The seconds that a share of the waits does not exceed: 0.95, 0.99."""
+        return percentile(self._tail("wait", self.wait_above), share, self.response_mean)
+
+    def response_percentile(self, share: float) -> float:
+        """The seconds that a share of the responses does not exceed."""
+        return percentile(self._tail("response", self.response_above), share, self.response_mean)
+
+    def values(self) -> dict[str, float]:
+        """The figures by the names of the metrics; those that are not known left out."""
+        names = ("utilisation", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
+                 "throughput", "loss", "delayed")  # fmt: skip
+        return {name: value for name in names if not math.isnan(value := getattr(self, name))}
+
+    def _tail(self, what: str, tail: Tail | None) -> Tail:
+        if tail is None:
+            raise UsageError(f"of {self.model} the mean {what} is known here, its distribution is not")
+        return tail
+
+
+def _at(tail: Tail, seconds: float) -> float:
+    return 1.0 if seconds < 0 else min(1.0, max(0.0, tail(seconds)))
+
+
+def percentile(tail: Tail, share: float, scale: float) -> float:
+    """Where a decreasing tail falls to 1 - share."""
+    from scipy.optimize import brentq
+
+    if not 0 < share < 1:
+        raise UsageError(f"a percentile is a share between 0 and 1 (0.95, say), not {share:g}")
+    wanted = 1 - share
+    if tail(0.0) <= wanted:
+        return 0.0
+    high = scale if scale > 0 else 1.0
+    while tail(high) > wanted:
+        high *= 2
+    return float(brentq(lambda t: tail(t) - wanted, 0.0, high, xtol=1e-13 * high, rtol=1e-13))
+
+
+def steady(
+    model: str,
+    rate: float,
+    service: float,
+    servers: int,
+    wait: float,
+    **more: Any,
+) -> Prediction:
+    """A system that loses nobody, from its mean wait by Little's law."""
+    load = rate * service / servers
+    response = wait + service
+    return Prediction(
+        model=model,
+        load=load,
+        utilisation=load,
+        wait_mean=wait,
+        response_mean=response,
+        queue_length_mean=rate * wait,
+        jobs_in_system_mean=rate * response,
+        throughput=rate,
+        **more,
+    )
+
+
+# What is given ---------------------------------------------------------------------------------------------------
+
+
+def positive(**values: float) -> None:
+    """UsageError for what is not a finite number above 0."""
+    for name, value in values.items():
+        if not (_number(value) and 0 < value < math.inf):
+            raise UsageError(f"{name.replace('_', ' ')} must be a number above 0, not {value!r}")
+
+
+def not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not (_number(value) and 0 <= value < math.inf):
+            raise UsageError(f"{name.replace('_', ' ')} must be a number not below 0, not {value!r}")
+
+
+def whole(least: int = 1, **values: int) -> None:
+    for name, value in values.items():
+        if not (_number(value) and math.isfinite(value) and value == int(value) and value >= least):
+            raise UsageError(f"{name.replace('_', ' ')} must be a whole number of at least {least}, not {value!r}")
+
+
+def proportion(**values: float) -> None:
+    for name, value in values.items():
+        if not (_number(value) and 0 < value < 1):
+            raise UsageError(f"{name.replace('_', ' ')} must be a share between 0 and 1, not {value!r}")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) or (hasattr(value, "__float__") and not isinstance(value, str))
+
+
+def stable(load: float, servers: int, what: str) -> None:
+    """UsageError for an offered load that the servers can never work off."""
+    if load >= servers:
+        least = math.floor(load) + 1
+        remedy = (
+            f"at least {least} servers, a lower rate or a limit on who gets in are needed"
+            if servers > 1 or load < 1e6
+            else "a lower rate or a limit on who gets in is needed"
+        )
+        raise UsageError(
+            f"{what} has no steady state: the load of a server is {load / servers:.4g}, not below 1, and the queue "
+            f"grows without bound; {remedy}"
+        )

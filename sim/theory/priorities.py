@@ -1,0 +1,97 @@
+"""Priorities at one server, and at several where all classes have one exponential service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.errors import UsageError
+from sim.theory.erlang import erlang_c
+from sim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
+
+
+class Class(NamedTuple):
+    """Poisson arrivals of one priority: arrivals per second, mean service and its scv."""
+
+    rate: float
+    service_mean: float
+    service_scv: float = 1.0
+
+
+def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
+    """Non-preemptive priorities, the highest first: E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
+
+    σ_k is the load of classes 1 to k and W_0 = Σ λ_i E[S_i²] / 2, what an arrival finds left in service.  With several
+    servers W_0 = C(c, a) / (cμ) for one exponential service common to all.  Exact, means only.
+    Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
+    """
+    given = _checked(classes, servers)
+    total = sum(one.rate * one.service_mean for one in given)
+    _stable(given, servers)
+    if servers == 1:
+        left = sum(one.rate * one.service_mean**2 * (1 + one.service_scv) / 2 for one in given)
+    else:
+        left = erlang_c(total, servers) * given[0].service_mean / servers
+    found, above = [], 0.0
+    for number, one in enumerate(given, 1):
+        here = above + one.rate * one.service_mean / servers
+        wait = left / ((1 - above) * (1 - here))
+        found.append(_of_class("non-preemptive", number, one, servers, wait))
+        above = here
+    return tuple(found)
+
+
+def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
+    """Preemptive-resume priorities, the highest first; stopping costs nothing and loses nothing.
+
+    One server: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)).  Several, with
+    one exponential service common to all: classes 1 to k together are an M/M/c.  Exact, means only; `wait_mean` is
+    response less service, the time suspended included (the simulator's wait ends at the first start).
+    Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Buzen and Bondi, The
+    Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
+    """
+    given = _checked(classes, servers)
+    _stable(given, servers)
+    found = []
+    above = left = rates = inside = 0.0
+    for number, one in enumerate(given, 1):
+        here = above + one.rate * one.service_mean / servers
+        if servers == 1:
+            left += one.rate * one.service_mean**2 * (1 + one.service_scv) / 2
+            response = one.service_mean / (1 - above) + left / ((1 - above) * (1 - here))
+        else:
+            rates += one.rate
+            load = rates * one.service_mean
+            before, inside = inside, load + erlang_c(load, servers) * load / (servers - load)
+            response = (inside - before) / one.rate
+        found.append(_of_class("preemptive-resume", number, one, servers, response - one.service_mean))
+        above = here
+    return tuple(found)
+
+
+def _of_class(kind: str, number: int, one: Class, servers: int, wait: float) -> Prediction:
+    letters = "M/G/1" if servers == 1 else f"M/M/{servers}"
+    return steady(f"{letters} {kind}, class {number}", one.rate, one.service_mean, servers, wait)
+
+
+def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list[Class]:
+    whole(1, servers=servers)
+    given = [Class(*one) for one in classes]
+    if not given:
+        raise UsageError("priorities need at least one class: (rate, service_mean, service_scv), the highest first")
+    for one in given:
+        positive(rate=one.rate, service_mean=one.service_mean)
+        not_negative(service_scv=one.service_scv)
+    if servers > 1 and any(one.service_mean != given[0].service_mean or one.service_scv != 1 for one in given):
+        raise UsageError(
+            "priorities at several servers are exact only where all classes have one exponential service; "
+            "give every class the same service_mean and service_scv 1, or one server"
+        )
+    return given
+
+
+def _stable(given: list[Class], servers: int) -> None:
+    load = 0.0
+    for number, one in enumerate(given, 1):
+        load += one.rate * one.service_mean
+        stable(load, servers, f"class {number}, with all above it,")

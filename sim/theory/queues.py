@@ -1,0 +1,180 @@
+"""Queues of the Markov kind: Poisson arrivals and exponential service, solved as birth and death.
+
+μ = 1 / E[S], a = λ E[S], c servers, ρ = a / c.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.theory.chains import birth_death
+from sim.theory.erlang import erlang_c
+from sim.theory.prediction import Prediction, positive, stable, steady, whole
+
+MOST_STATES = 20_000_000
+
+
+def _mean(chance: np.ndarray, values: np.ndarray) -> float:
+    """Σ chance × value; not a matrix product, whose threads can cost more than the sum where others use the cores."""
+    return float((chance * values).sum())
+
+
+def mm1(rate: float, service_mean: float) -> Prediction:
+    """M/M/1: E[T] = 1 / (μ - λ), and T is exponential.  Exact.  Reference: Erlang (1917)."""
+    return mmc(rate, service_mean, 1)
+
+
+def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
+    """M/M/c, first come first served: E[W] = C(c, a) / (cμ - λ), P(W > t) = C(c, a) exp(-(cμ - λ) t).
+
+    Exact, distributions included.  The means hold for every order that does not look at sizes.
+    Reference: Erlang (1917); Kleinrock, Queueing Systems I (1975), ch. 3.
+    """
+    positive(rate=rate, service_mean=service_mean)
+    whole(1, servers=servers)
+    load = rate * service_mean
+    name = f"M/M/{servers}"
+    stable(load, servers, name)
+    delayed = erlang_c(load, servers)
+    drain = (servers - load) / service_mean  # cμ - λ
+
+    def wait_above(t: float) -> float:
+        return delayed * math.exp(-drain * t)
+
+    def response_above(t: float) -> float:
+        # exp(-μt) + C μ ∫ exp(-μ(t-s)) exp(-(cμ-λ)s) ds; the two rates may be equal
+        own = t / service_mean
+        gap = (servers - 1 - load) * own
+        between = 1.0 if gap == 0 else -math.expm1(-gap) / gap
+        if gap < -1:  # factor exp(-gap) out before it overflows
+            return math.exp(-own) + delayed * own * (math.exp(-own - gap) - math.exp(-own)) / -gap
+        return math.exp(-own) * (1 + delayed * own * between)
+
+    return steady(name, rate, service_mean, servers, delayed / drain, delayed=delayed, wait_above=wait_above,
+                  response_above=response_above)  # fmt: skip
+
+
+def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:
+    """M/M/c/K: at most `room` in the system, whoever comes then is lost.  Any load.
+
+    Birth and death up to K; waits are of those who get in.  Exact, distributions included.
+    Reference: Kleinrock, Queueing Systems I (1975), ch. 3.
+    """
+    positive(rate=rate, service_mean=service_mean)
+    whole(1, servers=servers, room=room)
+    if room < servers:
+        raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
+    busy = np.minimum(np.arange(1, room + 1), servers)
+    chance = birth_death(np.full(room, rate), busy / service_mean)
+    numbers = np.arange(room + 1)
+    served = _mean(chance, np.minimum(numbers, servers))
+    inside = _mean(chance, numbers)
+    waiting = _mean(chance[servers:], numbers[: room + 1 - servers])
+    loss = float(chance[-1])
+    throughput = served / service_mean
+    found = chance[:-1] / (1 - loss) if loss < 0.5 else chance[:-1] / chance[:-1].sum()
+    behind = found[servers:]  # of those who get in: j ahead in the queue, whose exits are Erlang(j + 1, cμ)
+
+    def wait_above(t: float) -> float:
+        from scipy.special import gammaincc
+
+        return _mean(behind, gammaincc(np.arange(1, len(behind) + 1), servers * t / service_mean))
+
+    return Prediction(
+        model=f"M/M/{servers}/{room}",
+        load=rate * service_mean / servers,
+        utilisation=served / servers,
+        wait_mean=waiting / throughput,
+        response_mean=inside / throughput,
+        queue_length_mean=waiting,
+        jobs_in_system_mean=inside,
+        throughput=throughput,
+        loss=loss,
+        delayed=float(behind.sum()),
+        wait_above=wait_above,
+    )
+
+
+def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
+    """M/M/c + M (Erlang A): who waits gives up after an exponential patience with mean 1 / θ.  Any load.
+
+    Birth and death with θ per waiting customer beside the servers.  `loss` is the share that gives up; `wait_mean` is
+    of those who are served: j + 1st in the queue is served with probability cμ / (cμ + (j + 1) θ), after
+    Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
+    Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
+    Reiman, Designing a Call Center with Impatient Customers (2002).
+    """
+    positive(rate=rate, service_mean=service_mean, patience_mean=patience_mean)
+    whole(1, servers=servers)
+    capacity, leaving = servers / service_mean, 1 / patience_mean
+    queue = _longest_queue(rate, capacity, leaving)
+    waiting = np.arange(queue + 1)
+    deaths = np.concatenate([np.arange(1, servers) / service_mean, capacity + waiting * leaving])
+    chance = birth_death(np.full(len(deaths), rate), deaths)
+    delayed = chance[servers:]  # the last state stands for the rest, of no weight
+    length = _mean(delayed, np.arange(len(delayed)))
+    loss = leaving * length / rate
+    steps = capacity + np.arange(1, len(delayed) + 1) * leaving
+    served_of = delayed * capacity / steps
+    wait = _mean(served_of, np.cumsum(1 / steps)) / (1 - loss)
+    busy = _mean(chance, np.minimum(np.arange(len(chance)), servers))
+    return Prediction(
+        model=f"M/M/{servers}+M",
+        load=rate * service_mean / servers,
+        utilisation=busy / servers,
+        wait_mean=wait,
+        response_mean=wait + service_mean,
+        queue_length_mean=length,
+        jobs_in_system_mean=length + busy,
+        throughput=busy / service_mean,
+        loss=loss,
+        delayed=float(delayed.sum()),
+    )
+
+
+def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
+    """A queue so long that longer ones have no weight: 1e-18 of the likeliest."""
+    centre = max(0.0, (rate - capacity) / leaving)
+    if centre > MOST_STATES:
+        raise UsageError(
+            f"about {centre:.3g} customers would wait before they give up, too many to follow; "
+            "is the patience in seconds?"
+        )
+    length = int(centre) + 16
+    while True:
+        numbers = np.arange(int(centre) + 1, length + 1)
+        weight = float(np.log(rate / (capacity + numbers * leaving)).sum())
+        if weight < -42:
+            return length
+        length = int(centre) + 2 * (length - int(centre))
+        if length > MOST_STATES:
+            raise UsageError("nearly nobody ever gives up at a load of 1 or more: the queue is too long to follow")
+
+
+def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:
+    """N clients that think, send one task each, and wait for its end: the machine repair model M/M/c//N.
+
+    Birth and death with births (N - k) / Z and deaths min(k, c) μ.  Exact, whatever the distribution of thinking
+    (Baskett, Chandy, Muntz and Palacios 1975).  Reference: Palm, The Assignment of Workers in Servicing Automatic
+    Machines (1958).
+    """
+    whole(1, clients=clients, servers=servers)
+    positive(think_mean=think_mean, service_mean=service_mean)
+    numbers = np.arange(clients + 1)
+    chance = birth_death((clients - numbers[:-1]) / think_mean, np.minimum(numbers[1:], servers) / service_mean)
+    busy = _mean(chance, np.minimum(numbers, servers))
+    inside = _mean(chance, numbers)
+    throughput = busy / service_mean
+    return Prediction(
+        model=f"M/M/{servers}//{clients}",
+        load=clients * service_mean / (think_mean + service_mean) / servers,
+        utilisation=busy / servers,
+        wait_mean=inside / throughput - service_mean,
+        response_mean=inside / throughput,
+        queue_length_mean=inside - busy,
+        jobs_in_system_mean=inside,
+        throughput=throughput,
+    )

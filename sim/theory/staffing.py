@@ -1,0 +1,52 @@
+"""Square-root staffing: how many servers for a share delayed, in the limit of many, and exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sim.theory.erlang import erlang_c, servers_for_delay
+from sim.theory.prediction import positive, proportion
+
+
+@dataclass(frozen=True)
+class Staffing:
+    """The square-root rule beside the truth.
+
+    servers        ⌈a + β √a⌉
+    safety         β
+    delayed        share delayed with so many, exactly (Erlang C)
+    delayed_limit  share delayed in the limit: what was asked for
+    exact_servers  the least number that keeps the share, exactly
+    """
+
+    servers: int
+    safety: float
+    delayed: float
+    delayed_limit: float
+    exact_servers: int
+    approximate: bool = True
+
+
+def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
+    """M/M/c with a share `delayed` of the arrivals waiting: c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
+
+    The rule is the limit for many servers, within one server of the exact number nearly always; both are given.
+    Reference: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers (1981).
+    """
+    from scipy.optimize import brentq
+
+    positive(rate=rate, service_mean=service_mean)
+    proportion(delayed=delayed)
+    safety = float(brentq(lambda beta: limit_delayed(beta) - delayed, 1e-12, 40.0, xtol=1e-13))
+    load = rate * service_mean
+    servers = max(math.ceil(load + safety * math.sqrt(load)), math.floor(load) + 1)
+    return Staffing(servers, safety, erlang_c(load, servers), delayed, servers_for_delay(load, delayed))
+
+
+def limit_delayed(safety: float) -> float:
+    """The share delayed in the limit, with safety β > 0."""
+    from scipy.special import ndtr
+
+    density = math.exp(-(safety**2) / 2) / math.sqrt(2 * math.pi)
+    return density / (density + safety * float(ndtr(safety)))

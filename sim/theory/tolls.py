@@ -1,0 +1,110 @@
+"""Naor's thresholds: how long a queue is worth joining, for oneself, for all, and for who takes a fee."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sim.errors import UsageError
+from sim.theory.prediction import positive
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Most customers in the system of M/M/1, the newcomer included, at which one joins.
+
+    individual  what each chooses for itself; social: most welfare of all; revenue: what a fee that earns most leads to
+    welfare     reward less cost of waiting, per second, under the social threshold
+    welfare_individual  the same where each chooses for itself
+    toll        the highest fee under which each still joins up to the social threshold (0 where they agree)
+    """
+
+    individual: int
+    social: int
+    revenue: int
+    welfare: float
+    welfare_individual: float
+    toll: float
+
+
+def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresholds:
+    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; everybody sees the queue.
+
+    Oneself: n_s = ⌊R μ / C⌋.  All: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  A fee of
+    R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
+    Exact, any load.
+    Reference: Naor, The Regulation of Queue Size by Levying Tolls (1969).
+    """
+    positive(rate=rate, service_mean=service_mean, reward=reward, cost=cost)
+    ratio = reward / (cost * service_mean)
+    individual = math.floor(ratio * (1 + 1e-12))
+    if individual < 1:
+        raise UsageError(
+            f"nobody ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
+            f"and its reward is {reward:.4g}"
+        )
+    load = rate * service_mean
+    social, revenue = _social(load, ratio, individual), _revenue(load, ratio, individual)
+    toll = 0.0 if social == individual else max(0.0, reward - cost * service_mean * social)
+    return Thresholds(
+        individual,
+        social,
+        revenue,
+        cost * _welfare(load, ratio, social),
+        cost * _welfare(load, ratio, individual),
+        toll,
+    )
+
+
+def _social(load: float, ratio: float, most: int) -> int:
+    """The last n that is worth it for all: (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C, as a sum of positive terms.
+
+    The welfare itself is too flat near its maximum to be compared.
+    """
+    power = inner = needed = 1.0
+    for n in range(1, most):
+        power *= load
+        inner += power  # 1 + ρ + ... + ρ^n
+        needed += inner
+        if needed > ratio * (1 + 1e-12):
+            return n
+    return most
+
+
+def _revenue(load: float, ratio: float, most: int) -> int:
+    """The last n that earns more than n - 1: n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C."""
+    below = 0.0
+    power, above = load, 1 + load
+    # below: (1 + ... + ρ^(n-2)) / ρ^(n-1); above: 1 + ... + ρ^n
+    for n in range(2, most + 1):
+        power *= load
+        above += power
+        below = (below + 1) / load
+        if n + below * above > ratio * (1 + 1e-12):
+            return n - 1
+    return most
+
+
+def _welfare(load: float, ratio: float, n: int) -> float:
+    full, inside = _full(load, n)
+    return load * ratio * (1 - full) - inside
+
+
+def _full(load: float, n: int) -> tuple[float, float]:
+    """Of M/M/1/n: the share that finds it full, and the mean number inside."""
+    if load > 1:  # count the empty places instead: they are M/M/1/n at the inverse load
+        empty, places = _chances(1 / load, n)
+        return empty, n - places
+    first, inside = _chances(load, n)
+    weight = load**n
+    return first * weight, inside
+
+
+def _chances(load: float, n: int) -> tuple[float, float]:
+    """P(0) and the mean of the distribution on 0..n with weights load^k, load ≤ 1."""
+    gap = 1 - load
+    if gap * n < 1e-5:  # nearly uniform
+        weights = 1 / (n + 1) * (1 + gap * n / 2)
+        return weights, n / 2 - gap * n * (n + 2) / 12
+    last = -math.expm1((n + 1) * math.log(load))  # 1 - load^(n+1)
+    return gap / last, load / gap - (n + 1) * (1 - last) / last

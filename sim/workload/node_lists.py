@@ -1,0 +1,19 @@
+"""Formats of node lists, from which a scenario takes its cluster: `cluster: {trace: {format: openb_nodes, path: ...}}`.
+
+A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.clusters`:
+
+    def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]: ...
+
+Its parameters are the keys of `trace:` besides `format`, validated by their annotations.  It returns what would stand
+under `cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
+"""
+
+from __future__ import annotations
+
+BUILTIN: dict[str, str] = {
+    "kubernetes_nodes": "sim.workload.kubernetes:nodes",
+    "openb_nodes": "sim.workload.openb:nodes",
+    "philly_vc": "sim.workload.philly:nodes",
+    "slurm_nodes": "sim.workload.slurm:nodes",
+    "swf_header": "sim.workload.swf:nodes",
+}

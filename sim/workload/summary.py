@@ -1,0 +1,100 @@
+"""What a log of jobs looks like: load over time, sizes, durations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.workload.traces import TaskTable
+
+BINS = 48
+
+
+def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
+    """GPUs and cores that each task holds: a task with a time on GPUs holds its GPUs (1 unless given), others none."""
+    on_gpu = on_gpus(table)
+    one = np.ones(len(table))
+    gpus, cpus = (table.numbers.get(name, one * np.nan) for name in ("gpus", "cpus"))
+    gpus = np.where(on_gpu, np.where(np.isnan(gpus), 1.0, gpus), 0.0)
+    cores = np.where(np.isnan(cpus), np.where(on_gpu, 0.0, 1.0), np.where(on_gpu, cpus, np.maximum(cpus, 1e-3)))
+    return gpus, cores
+
+
+def on_gpus(table: TaskTable) -> np.ndarray:
+    """Which tasks can run on a GPU of any type."""
+    found = np.zeros(len(table), dtype=bool)
+    for name, values in table.times.items():
+        if name != "cpu_time":
+            found |= np.isfinite(values)
+    return found
+
+
+def durations(table: TaskTable) -> np.ndarray:
+    """The time of each task where it is fastest."""
+    return np.min(list(table.times.values()), axis=0) if table.times else np.zeros(len(table))
+
+
+def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The mean number of devices held in each stretch of time by tasks that hold `width` from `begin` to `end`."""
+    times = np.concatenate([begin, end])
+    order = np.argsort(times, kind="stable")
+    times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(times))])
+    return np.diff(np.interp(edges, times, area, left=0.0, right=area[-1])) / np.diff(edges)
+
+
+def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
+    """Submissions, GPUs and cores held over time, each task from its recorded start (or else its submission) on.
+
+    Over the time in which tasks are submitted.
+    """
+    first, last = float(table.arrival.min()), float(table.arrival.max())
+    if last <= first:
+        return {}
+    edges = np.linspace(first, last, bins + 1)
+    begin = table.extra.get("recorded_start", table.arrival)
+    begin = np.where(np.isnan(begin), table.arrival, begin)
+    end = begin + durations(table)
+    gpus, cores = held(table)
+    return {
+        "stretch": float(edges[1] - edges[0]),
+        "jobs": np.histogram(table.arrival, edges)[0].tolist(),
+        "gpus": occupied(begin, end, gpus, edges).tolist(),
+        "cores": occupied(begin, end, cores, edges).tolist(),
+    }
+
+
+def sizes(table: TaskTable) -> list[dict[str, Any]]:
+    """Tasks by the GPUs that they hold, with their shares of all tasks and of the GPUs' time."""
+    gpus, _ = held(table)
+    work = gpus * durations(table)
+    whole = float(work.sum())
+    found = []
+    for name, rows in _classes(gpus).items():
+        if rows.any():
+            of_work = float(work[rows].sum()) / whole if whole else 0.0
+            of_tasks = float(rows.mean())
+            found.append({"gpus": name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
+    return found
+
+
+def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
+    classes = {"none": gpus == 0, "fraction": (gpus > 0) & (gpus < 1), "1": gpus == 1}
+    for low in (2, 4, 8, 16, 32, 64):
+        low_only = gpus == low
+        between = (gpus > low) & (gpus < 2 * low)
+        classes[f"{low}"] = low_only
+        classes[f"{low + 1}–{2 * low - 1}" if low > 2 else "3"] = between
+    classes["128 and more"] = gpus >= 128
+    return classes
+
+
+def shares(table: TaskTable) -> dict[str, float]:
+    """The share of tasks on a fraction of a GPU, and of gangs (of more than one), among those on GPUs."""
+    gpus, _ = held(table)
+    count = max(1, int((gpus > 0).sum()))
+    return {
+        "fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count,
+        "gangs": float((gpus > 1).sum()) / count,
+    }
