@@ -14,9 +14,7 @@ import argparse
 import gc
 import json
 import math
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence

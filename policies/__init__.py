@@ -7,6 +7,7 @@ whose objects are such rules.
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "scheduler": {
+        "afs": "policies.dynamic.afs:Afs",
         "allox": "policies.dynamic.allox:AlloX",
         "as_planned": "policies.static.as_planned:AsPlanned",
         "as_recorded": "policies.dynamic.as_recorded:AsRecorded",
@@ -54,7 +55,9 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "min_makespan": "policies.dynamic.min_makespan:MinMakespan",
         "min_min": "policies.static.min_min:MinMin",
         "multi_generation": "policies.dynamic.multi_generation:MultiGeneration",
+        "optimus": "policies.dynamic.optimus:Optimus",
         "peft": "policies.static.peft:Peft",
+        "pollux": "policies.dynamic.pollux:Pollux",
         "power_down": "policies.dynamic.power_down:PowerDown",
         "prioritised": "policies.static.prioritised:Prioritised",
         "priority": "policies.dynamic.priority:Priority",

@@ -629,6 +629,12 @@ def test_ids_that_come_again_get_a_number(read):
     assert read("swf", text).id.tolist() == ["1", "1#2", "5", "8"]
 
 
+def test_rows_without_an_id_go_by_their_line(read):
+    text = PHILLY.replace('"jobid": "a_1"', '"jobid": null')
+    assert read("philly", text).id.tolist() == ["line 2", "a_3"]
+    assert read("philly", PHILLY.replace("a_3", "")).id.tolist() == ["a_1", "line 45"]
+
+
 # As recorded ----------------------------------------------------------------------------------------------------
 
 

@@ -35,8 +35,8 @@ def run(*arguments, **named):
     ],
 )
 def test_what_ran_falls_back_to_its_last_checkpoint(tmp_path, stopping, finish):
-    job = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s", "stopping": stopping}]
-    result = run([events(tmp_path, ["4,n0/g0,down,", "6,n0/g0,up,"])], job)
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s", "stopping": stopping}
+    result = run([events(tmp_path, ["4,n0/g0,down,", "6,n0/g0,up,"])], [job])
     assert result.tasks["finish"][0] == pytest.approx(finish)
     assert result.tasks["status"][0] == "completed"
     assert result.launches["lost"].sum() == pytest.approx(4.0 if not stopping else 1.0)
@@ -86,7 +86,8 @@ def test_before_a_maintenance_nothing_new_starts_and_at_its_start_what_runs_is_s
 
 
 BUSY = [{"name": "job", "arrivals": {"process": "poisson", "rate": "30/h"}, "until": "15 h", "gpus": 2,
-         "gpu_time": {"distribution": "lognormal", "mean": "20 min", "cv": 1}, "stopping": {"interval": "5 min"}}]  # fmt: skip
+         "gpu_time": {"distribution": "lognormal", "mean": "20 min", "cv": 1},
+         "stopping": {"interval": "5 min"}}]  # fmt: skip
 CLUSTER = {"count": 3, "cpus": 8, "gpus": {"type": "g", "count": 4}, "rack": "r1"}
 MANY = [
     {"name": "gpus", "on": "gpu", "every": {"distribution": "weibull", "mean": "20 h", "shape": 0.7},

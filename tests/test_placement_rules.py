@@ -544,7 +544,7 @@ needs_openb = pytest.mark.skipif(
 
 @needs_openb
 def test_fgd_places_the_excerpt_of_openb_on_all_nodes():
-    """1,842 pods that started, on 1,523 nodes: nobody waits (benchmarks/cluster.py has the time it takes)."""
+    """1,842 pods that started, on 1,523 nodes: nobody waits."""
     specs, types = openb_nodes()
     rows, shapes = openb_pods(types, started=True)
     rows.sort(key=lambda row: row[0])

@@ -146,7 +146,8 @@ sweep: [1]
         's.yaml:23:16: workload.1.classes.0.wieght: unknown key "wieght"; did you mean "weight"?',
         "s.yaml:23:27: workload.1.classes.0.gpus: 1.5 GPUs: a fraction is below 1 (of one GPU), more GPUs are whole",
         "s.yaml:24:5: workload.2.trace.format: this key is missing",
-        "s.yaml:25:5: workload.3.service: a service needs compute: {per_item: ..., fixed: ...}, or variants that have it",
+        "s.yaml:25:5: workload.3.service: a service needs compute: {per_item: ..., fixed: ...}, "
+        "or variants that have it",
         's.yaml:26:5: workload.4: expected a mapping, not "5"',
         's.yaml:27:48: workload.5.gpu_time: "nan s" is not a finite number',
         's.yaml:27:76: workload.5.stopping.save: "1" has no unit; write for instance 1 s',

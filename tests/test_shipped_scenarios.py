@@ -223,6 +223,29 @@ def test_fragmented_gpus():
     states(name, "from 0.12 to 0.05", *loss)
 
 
+def test_four_generations():
+    name = "four-generations"
+    fair, line = runs(name), runs(name, "fcfs")
+    mean = {p: runs(name, p).metric("response_mean") / 60 for p in ("fcfs", "las", "allox", "isolated")}
+    states(name, "176 min under fcfs, 118 min under las", mean["fcfs"], mean["las"])
+    states(name, "99 min, at 14482 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
+    states(name, "An equal share for each (isolated) takes 164 min", mean["isolated"])
+    states(name, "that do not fit, 150 min", mean["allox"])
+    assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
+
+
+def test_pods_on_parts_of_gpus(tmp_path):
+    name = "pods-on-parts-of-gpus"
+    runpy.run_path(str(FOLDER / "clusters" / "make_pods.py"))["write"](tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        assert path.read_bytes() == (FOLDER / "clusters" / path.name).read_bytes()
+    strict, best, worst = (column(name, "wait_mean", policy) for policy in ("fcfs", BEST_FIT, WORST_FIT))
+    states(name, "pods wait 327 min", strict.mean() / 60)
+    states(name, "they wait 29 min", best.mean() / 60)
+    states(name, "they wait 29 min", worst.mean() / 60)
+    assert below(best, strict)
+
+
 def test_shares_of_gpus():
     name = "shares-of-gpus"
     worst, best, first, fgd = (
@@ -468,6 +491,17 @@ def test_slack_before_the_deadline():
     assert speed["n0/g0"] == pytest.approx(speed["n0/g1"], abs=0.5)
     states(name, "2.9 kJ of work, 6.5 kJ in all", slow.metric(work) / 1e3, slow.metric(total) / 1e3)
     assert slow.metric(total) < slow.record.notes["full_speed_dynamic_energy_j"] + slow.metric("energy_idle_j")
+
+
+def test_nights_asleep():
+    name = "nights-asleep"
+    bare = {"scheduler": {"name": "power_down", "patience": "0 s", "safety": 0}}
+    awake, asleep, hasty = ({m: column(name, m, p) for m in ("wait_mean", "energy_j")} for p in ("fcfs", None, bare))
+    states(name, "wait 0 s and four days take 1419 MJ", awake["wait_mean"].mean(), awake["energy_j"].mean() / 1e6)
+    states(name, "sleep after 3.5 min", 3 * 60 / 52)
+    states(name, "991 MJ, and a mean wait of 37 s", asleep["energy_j"].mean() / 1e6, asleep["wait_mean"].mean())
+    states(name, "it is 981 MJ and 63 s", hasty["energy_j"].mean() / 1e6, hasty["wait_mean"].mean())
+    assert below(asleep["energy_j"], awake["energy_j"])
 
 
 def test_npu_beside_gpu():

@@ -22,8 +22,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.bulk_queue import BulkQueue, batch_times, rounded
-from policies.batching.sizing import ArrivalRate, limit
+from policies.batching.bulk_queue import MOST, BulkQueue, batch_times, rounded, states_for
+from policies.batching.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
 from sim.policy import Batching, Linger, RequestQueue, Take, View
@@ -42,19 +42,19 @@ class BatOpt(Batching):
 
     def __init__(
         self,
-        max_batch: Annotated[int, Field(ge=1)] = 64,
-        states: Annotated[int, Field(ge=2)] | None = None,
+        max_batch: Annotated[int, Field(ge=1, le=MOST)] = 64,
+        states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
         self.max_batch = max_batch
-        self.states = 4 * max_batch if states is None else max(states, 2 * max_batch)
+        self.states = states
         self.rate = rate
         self.estimate = ArrivalRate(window)
         self.thresholds: dict[tuple[Placement, float], int] = {}
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
-        if view.load(placement.devices[0]) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         waiting = len(queue)
         take = Take(min(waiting, limit(placement, self.max_batch)))
@@ -73,7 +73,7 @@ class BatOpt(Batching):
         key = (placement, rate)
         if key not in self.thresholds:
             times = batch_times(queue, placement, self.max_batch)
-            self.thresholds[key] = best_threshold(BulkQueue(rate, times, self.states))
+            self.thresholds[key] = best_threshold(BulkQueue(rate, times, states_for(len(times), self.states)))
         return self.thresholds[key]
 
 

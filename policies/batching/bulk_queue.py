@@ -19,10 +19,18 @@ from sim.policy import RequestQueue
 RATIO = 1.1
 """Rates are rounded to powers of this, so that few have to be solved for."""
 
+MOST = 512
+"""Largest batch of these models: their cost grows with the third power of the states."""
+
 
 def rounded(rate: float) -> float:
     """The nearest power of `RATIO`."""
     return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
+
+
+def states_for(batch: int, wanted: int | None) -> int:
+    """States for batches of up to so many: at least twice as many, four times unless so many are wanted."""
+    return 4 * batch if wanted is None else max(wanted, 2 * batch)
 
 
 def batch_times(queue: RequestQueue, placement: Placement, most: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.sizing import limit
+from policies.batching.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.units import Seconds
@@ -53,7 +53,7 @@ class ClipperAimd(Batching):
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
         device = placement.devices[0]
-        if view.load(device) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         most = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
         return Take(min(len(queue), most))

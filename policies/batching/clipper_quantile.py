@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.sizing import limit
+from policies.batching.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.units import Seconds
@@ -67,7 +67,7 @@ class ClipperQuantile(Batching):
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
         device = placement.devices[0]
-        if view.load(device) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         return Take(min(len(queue), limit(placement, self.max_batch), self.limits.get(device, 1)))
 

@@ -7,7 +7,8 @@ before it is needed, so that it can still grow), and which of several services (
 its batch takes).
 Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
 Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
-batches of 1, 2, 4, 8 and 16.  Models that have to be loaded first are not part of it.
+batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its time
+counts, and takes the place of those used least recently; none is loaded ahead of demand.
 Proven: where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
 Weakness: it trusts estimates: with noise it launches what misses by a little.  It is greedy: a large batch of one
 service can make the next of another impossible; the device is the one it is offered, the emptiest.
@@ -56,18 +57,18 @@ class Clockwork(Batching):
         ]  # fmt: skip
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
-        ahead = outlook(placement, view)
+        ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:
             return self._without_hope(queue, ahead.end(queue, 1, placement), placement, view)
-        wanted = ahead.compute - queue.stages(size, placement).upload - self.ahead
+        wanted = ahead.compute - ahead.loading - queue.stages(size, placement).upload - self.ahead
         if wanted > view.now:
             return Linger(wanted)
         return Discard(late, "too late") if late else Take(size)
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
         """The latest start of the batch that it would launch."""
-        ahead = outlook(placement, view)
+        ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:
             return -math.inf  # those that are late leave at once
@@ -103,7 +104,7 @@ class Clockwork(Batching):
         soonest = here
         for place in self.places:
             if place != placement:
-                soonest = min(soonest, outlook(place, view).end(queue, 1, place))
+                soonest = min(soonest, outlook(queue, place, view).end(queue, 1, place))
         late, waiting = 0, len(queue)
         while late < waiting and queue.deadline(late) - ROUNDING < soonest:
             late += 1

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.sizing import largest, limit
+from policies.batching.sizing import largest, limit, occupied
 from sim.model.plan import Placement
 from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
 
@@ -39,7 +39,7 @@ class Nexus(Batching):
         self.targets: dict[Placement, int] = {}
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
-        if view.load(placement.devices[0]) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         waiting, target = len(queue), self._target(queue, placement)
         ending = view.now + ROUNDING

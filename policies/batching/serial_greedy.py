@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from policies.batching.sizing import occupied
 from sim.model.plan import Placement
 from sim.policy import Batching, Linger, RequestQueue, Take, View
 
@@ -30,7 +31,7 @@ class SerialGreedy(Batching):
         self.max_batch = max_batch
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
-        if view.load(placement.devices[0]) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         limit = placement.mode.batch_limit
         most = limit if self.max_batch is None else min(limit, self.max_batch)

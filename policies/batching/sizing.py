@@ -18,6 +18,17 @@ def limit(placement: Placement, most: int | None = None) -> int:
     return own if most is None else min(own, most)
 
 
+def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
+    """Has a policy that serves batch by batch to wait?  Where a device is divided, in space or in time, only for the
+    service's own batch; else for whatever is in flight there."""
+    device, mode = placement.devices[0], placement.mode
+    if view.load(device) <= 0:
+        return False
+    if mode.on_cpu or (mode.whole and mode.type.sharing.kind != "timeslice"):
+        return True
+    return any(task.shape is queue.service.shape for task in view.running_on(device))
+
+
 def largest(most: int, holds: Callable[[int], bool]) -> int:
     """The largest size from 1 to `most` up to which something holds that holds for all smaller ones; 0 if none.
 
@@ -41,31 +52,42 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 class Outlook(NamedTuple):
     """When the engines of a device will have served all in flight, and so when a batch started now would end.
 
-    Exact where estimates are and nothing else starts there or shares its links.
+    Exact where estimates are and nothing else starts there or shares its links.  `loading` are the seconds that the
+    upload is longer by, because the device lacks the model.
     """
 
     now: float
     upload: float
     compute: float
     download: float
+    loading: float = 0.0
 
     def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
         """When a batch of so many would end there."""
         times = queue.stages(size, placement)
         at = self.now
-        if times.upload:
-            at = max(at, self.upload) + times.upload
+        if times.upload or self.loading:
+            at = max(at, self.upload) + self.loading + times.upload
         at = max(at, self.compute) + times.compute
         return max(at, self.download) + times.download if times.download else at
 
 
-def outlook(placement: Placement, view: View) -> Outlook:
+def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
     """Of the placement's device; of several the first."""
     device, now = placement.devices[0], view.now
+    loading = _loading(queue, placement, view) if view.items else 0.0
     if view.load(device) <= 0:
-        return Outlook(now, now, now, now)
+        return Outlook(now, now, now, now, loading)
     free = view.free_at
-    return Outlook(now, free(device, "upload"), free(device, "compute"), free(device, "download"))
+    return Outlook(now, free(device, "upload"), free(device, "compute"), free(device, "download"), loading)
+
+
+def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:
+    """Seconds to load what the service needs and the device lacks; 0 where a batch in flight sees to that."""
+    head, device = queue.head, placement.devices[0]
+    if not view.missing_bytes(head, device) or any(task.shape is head.shape for task in view.running_on(device)):
+        return 0.0
+    return max(0.0, float(view.stages((head,), placement).upload) - queue.stages(1, placement).upload)
 
 
 class ArrivalRate:

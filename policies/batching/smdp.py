@@ -20,8 +20,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.bulk_queue import BulkQueue, batch_times, rounded
-from policies.batching.sizing import ArrivalRate, limit
+from policies.batching.bulk_queue import MOST, BulkQueue, batch_times, rounded, states_for
+from policies.batching.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
 from sim.policy import Batching, Linger, RequestQueue, Take, View
@@ -46,20 +46,20 @@ class Smdp(Batching):
     def __init__(
         self,
         power_weight: Annotated[Seconds, Field(ge=0)] = 0.0,
-        max_batch: Annotated[int, Field(ge=1)] = 32,
-        states: Annotated[int, Field(ge=2)] | None = None,
+        max_batch: Annotated[int, Field(ge=1, le=MOST)] = 32,
+        states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
         self.power_weight = power_weight
         self.max_batch = max_batch
-        self.states = 4 * max_batch if states is None else max(states, 2 * max_batch)
+        self.states = states
         self.rate = rate
         self.estimate = ArrivalRate(window)
         self.tables: dict[tuple[Placement, float], list[int]] = {}
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
-        if view.load(placement.devices[0]) > 0:
+        if occupied(queue, placement, view):
             return Linger()
         waiting = len(queue)
         rate = self.rate or self.estimate.of(queue, view.now)
@@ -67,7 +67,7 @@ class Smdp(Batching):
             return Take(min(waiting, limit(placement, self.max_batch)))
         rate = self.rate or rounded(rate)
         table = self.table(queue, placement, rate)
-        size = table[min(waiting, self.states)]
+        size = table[min(waiting, len(table) - 1)]
         if size:
             return Take(size)
         wanted = waiting + 1
@@ -83,7 +83,7 @@ class Smdp(Batching):
             power = placement.mode.type.power
             compute = [queue.stages(size, placement).compute for size in range(1, len(times) + 1)]
             energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
-            process = DecisionProcess(BulkQueue(rate, times, self.states), self.power_weight * energy)
+            process = DecisionProcess(BulkQueue(rate, times, states_for(len(times), self.states)), self.power_weight * energy)
             self.tables[key] = process.solve()[0]
         return self.tables[key]
 

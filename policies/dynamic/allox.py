@@ -57,8 +57,18 @@ class AlloX(Scheduler):
         self.alpha = alpha
         self.window = window
         self.waiting: dict[int, Task] = {}
+        self._having: dict[str, list[int]] = {}
+        """Nodes by type of device."""
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
+
+    def begin(self, view: View) -> None:
+        nodes = view.cluster.nodes
+        for name in view.cluster.types:
+            self._having[name] = [
+                node.index for node in nodes
+                if name == node.cpu.type.name or any(name == device.type.name for device in node.accelerators)
+            ]  # fmt: skip
 
     def ready(self, task: Task) -> None:
         self.waiting[task.index] = task
@@ -73,7 +83,7 @@ class AlloX(Scheduler):
             return
         if self._tried == (view.releases, self._arrivals):
             return
-        queues = _queues(view)
+        queues = self._queues(view)
         if any(len(queue) and queue[0] <= 0 for queue in queues.values()):
             tasks = self._candidates(view)
             kinds = list(queues)
@@ -88,6 +98,20 @@ class AlloX(Scheduler):
             if not view.running("start"):
                 yield from self._any(view)
         self._tried = (view.releases, self._arrivals)
+
+    def _queues(self, view: View) -> dict[str, np.ndarray]:
+        """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
+        busy: dict[str, list[float]] = {name: [] for name in view.cluster.types}
+        for task in view.running("start"):
+            placement = view.placement_of(task)
+            assert placement is not None
+            seconds = max(1e-9, view.expected_finish(task) - view.now)
+            busy[placement.mode.type.name] += [seconds] * max(1, round(placement.mode.width))
+        found = {}
+        for name, times in busy.items():
+            free = sum(view.free_on(node, name) for node in self._having[name])
+            found[name] = np.concatenate([np.zeros(math.ceil(free)), np.sort(times)])
+        return found
 
     def _any(self, view: View) -> Iterator[Decision]:
         """Nothing runs, and what should go first fits nowhere: whatever fits, or all would wait for ever."""
@@ -131,11 +155,11 @@ def matching(ways: Sequence[Sequence[Way]], delays: Sequence[np.ndarray]) -> lis
     first = np.concatenate([[0], np.cumsum([len(d) * k for d, k in zip(delays, deep, strict=True)])]).astype(int)
     cost = np.full((count, int(first[-1])), math.inf)
     chosen = np.zeros(cost.shape, dtype=int)
+    ahead = [np.arange(k)[:, None] for k in deep]
     for job, mine in enumerate(ways):
         for mode, kind, time, width in mine:  # of several modes on a type the cheaper one, place by place
             part = slice(first[kind], first[kind + 1])
-            ahead = np.arange(deep[kind])[:, None]
-            here = (time * (1 + ahead * width) + delays[kind][None, :]).ravel()
+            here = (time * (1 + ahead[kind] * width) + delays[kind][None, :]).ravel()
             better = here < cost[job, part]
             cost[job, part][better] = here[better]
             chosen[job, part][better] = mode
@@ -171,19 +195,6 @@ def _ways(task: Task, kinds: Sequence[str]) -> list[Way]:
     found = []
     for position in task.allowed or range(len(task.modes)):
         mode, time = task.modes[position], task.estimates[position] + task.modes[position].fixed
-        if math.isfinite(time) and mode.type.name in kinds:
+        if math.isfinite(time):
             found.append(Way(position, kinds.index(mode.type.name), time * left, mode.width))
     return found
-
-
-def _queues(view: View) -> dict[str, np.ndarray]:
-    """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
-    busy: dict[str, list[float]] = {name: [] for name in view.cluster.types}
-    for task in view.running("start"):
-        placement = view.placement_of(task)
-        assert placement is not None
-        seconds = max(1e-9, view.expected_finish(task) - view.now)
-        busy[placement.mode.type.name] += [seconds] * max(1, round(placement.mode.width))
-    return {
-        name: np.concatenate([np.zeros(math.ceil(view.free(name))), np.sort(times)]) for name, times in busy.items()
-    }

@@ -26,7 +26,7 @@ from policies.dynamic.pairs import Pair, back_to, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds
-from sim.policy import Decision, ListScheduler, Move, Start, Stop, View, Wait
+from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Gandiva(ListScheduler):
         self.measured: dict[tuple[str, str], float] = {}
         """Sum of speeds by pair of classes."""
         self._trials: dict[int, Trial] = {}
+
+    serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
     def ready(self, task: Task) -> None:
         self._over(task)

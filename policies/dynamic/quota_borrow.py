@@ -13,13 +13,13 @@ Cost: O(users) a round, and one pass over the borrowers for a job within its quo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.by_user import ByUser
 from policies.dynamic.backfilling import fits_nowhere
+from policies.dynamic.by_user import ByUser
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import Task
@@ -29,7 +29,7 @@ from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, Placemen
 class QuotaBorrow(ByUser):
     """Quotas, borrowing and reclaim.
 
-    quotas: GPUs (cores of CPU modes count as GPUs/1000: leave them out of quotas) by user; others own `default`.
+    quotas: GPUs by user; the others own `default`.  Tasks on cores alone count nothing.
     borrow: may users go beyond their quotas?
     reclaim: are borrowers stopped for jobs within quotas?
     tiers: quality of service by class; the highest goes first, others have 0.
@@ -90,7 +90,7 @@ class QuotaBorrow(ByUser):
             yield from self._serve(view, within=False, owed=owed)
         yield WAIT_FOR_CHANGE if view.waiting_count else WAIT_FOR_READY
 
-    def _serve(self, view: View, within: bool, owed: bool = False):  # type: ignore[no-untyped-def]
+    def _serve(self, view: View, within: bool, owed: bool = False) -> Generator[Decision, None, bool]:
         """Start heads of users, those within their quotas or those that borrow; does one within its quota wait?"""
         passed: dict[str, None] = {}
         while True:
@@ -105,7 +105,7 @@ class QuotaBorrow(ByUser):
             placement = self.place(task, view)
             if placement is None and within and self.reclaim and fits_nowhere(task, view):
                 placement = yield from self._take_back(task, view)
-            if placement is None or (owed and not within and self._in_the_way(task, placement)):
+            if placement is None or (owed and self._for_good(task)):
                 if placement is not None:
                     yield Hold(task, "quota")
                 passed[user] = None
@@ -114,11 +114,11 @@ class QuotaBorrow(ByUser):
             self.starting(task, placement, view)
             yield Start(task, placement)
 
-    def _in_the_way(self, task: Task, placement: Placement) -> bool:
-        """A borrower must not take room for which somebody within his quota waits, unless it can be taken back."""
+    def _for_good(self, task: Task) -> bool:
+        """Could what this task borrows not be taken back?  Then it waits while somebody within his quota does."""
         return not (self.reclaim and task.shape.preemptible)
 
-    def _take_back(self, task: Task, view: View):  # type: ignore[no-untyped-def]
+    def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
         """Stop borrowers of the lowest tiers, the latest start first, until the task fits."""
         over = {user: used - self.quota(user) for user, used in self.used.items() if used > self.quota(user) + 1e-9}
         borrowed = []

@@ -20,7 +20,7 @@ from pydantic import Field
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Stop, View, Wait
+from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait
 
 ROUNDING = 1e-6
 """A turn that lacks less than this part of a quantum is over."""
@@ -69,6 +69,7 @@ class RoundRobin(ListScheduler):
         self.received.pop(task.index, None)
 
     gone = finished
+    serve = Scheduler.serve  # refused: batches run to their end, and have no turns
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while (head := (yield from self.start_in_order(view))) is not None:

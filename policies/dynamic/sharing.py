@@ -26,7 +26,7 @@ from policies.dynamic.pairs import Pair, alone_modes, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Start, View
+from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View
 
 Slowdown = Annotated[float, Field(ge=1)]
 
@@ -44,6 +44,8 @@ class SharingByTable(ListScheduler):
         super().__init__(fcfs, place_alone)
         self.table = table or {}
         self.margin = margin
+
+    serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while (head := (yield from self.start_in_order(view))) is not None:

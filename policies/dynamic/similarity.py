@@ -6,7 +6,8 @@ on the types of device are (the cosine of their speeds by type), and jobs of one
 whose running jobs are least alike, as jobs of one model ask for the same part of a device at the same time.
 References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
 Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
-Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training, no measurement.
+Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
+no measurement.
 Weakness: where neither data are shared nor devices interfere, similarity means nothing and this is another first fit.
 Cost: the running tasks on each node where the task fits.
 """

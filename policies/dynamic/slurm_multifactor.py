@@ -5,7 +5,8 @@ at most 1), fair share, size (GPUs over those of the cluster), partition (by cla
 Fair share is simplified: one level of users instead of a tree of accounts, the classic formula 2^(-usage / shares) on
 the part of all GPU time that the user has received, halved every `half_life`; Slurm's Fair Tree ranks siblings
 level by level, which for one level is the same order.  In that order jobs start until one does not fit; the first
-`depth` behind it are given reservations and start if theirs is now, as in Slurm's backfill scheduler (`bf_max_job_test`).
+`depth` behind it are given reservations and start if theirs is now, as in Slurm's backfill scheduler
+(`bf_max_job_test`).
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide (SchedMD).
 Weakness: many weights, and nobody knows what they do together; jobs beyond `depth` cannot backfill.

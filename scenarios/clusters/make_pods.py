@@ -63,13 +63,13 @@ def pod(number: int, when: int, rng: random.Random) -> list[object]:
     return [*row, phase, when, begin + took, begin]
 
 
-def main() -> None:
+def write(folder: Path) -> None:
     rng = random.Random(1)
-    folder = Path(__file__).parent
-    header = "name cpu_milli memory_mib num_gpu gpu_milli gpu_spec qos pod_phase creation_time deletion_time scheduled_time"
+    header = "name cpu_milli memory_mib num_gpu gpu_milli gpu_spec qos pod_phase"
+    times = "creation_time deletion_time scheduled_time"
     files = {
         "pods-nodes.csv": ("sn cpu_milli memory_mib gpu model", nodes()),
-        "pods.csv": (header, [pod(number, when, rng) for number, when in enumerate(submissions(rng))]),
+        "pods.csv": (f"{header} {times}", [pod(number, when, rng) for number, when in enumerate(submissions(rng))]),
     }
     for name, (columns, rows) in files.items():
         with (folder / name).open("w", newline="", encoding="utf-8") as stream:
@@ -78,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write(Path(__file__).parent)

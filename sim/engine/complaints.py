@@ -40,6 +40,11 @@ def raised(run: Simulation, error: Exception, where: str) -> PolicyError:
 
 def deadlock(run: Simulation) -> PolicyError:
     """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?"""
+    if not run.waiting:
+        return PolicyError(
+            f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, '
+            f"{run.requests_left:,} requests have not been served, and it waits for none of them"
+        )
     waiting = list(run.waiting.values())
     lines = []
     for task in waiting[:5]:

@@ -64,11 +64,12 @@ class _Queue:
         return self._factors.pop()
 
     def deadline_of(self, row: int) -> float:
+        """By when its batch must end: the response has a way to go from there."""
         column = self.table.deadline
         if column is None:
             return math.inf
         value = float(column[row])
-        return math.inf if value != value else value
+        return math.inf if value != value else value - self.service.response_delay
 
 
 class Sliced(_Queue):
@@ -257,7 +258,7 @@ class Taskwise(_Queue):
         return self._at(position).arrival + self.service.request_delay
 
     def deadline(self, position: int) -> float:
-        return self._at(position).deadline
+        return self._at(position).deadline - self.service.response_delay
 
     def recent(self, seconds: float) -> int:
         return len(self.joined) - bisect_right(self.joined, self.clock._now - seconds)

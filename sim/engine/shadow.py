@@ -86,6 +86,7 @@ class EarliestFit:
                 self.time = max(self.view.now, time)
                 self._at = number, mode, ends
         if self.time < math.inf:
+            assert self._at is not None
             number, mode, _ = self._at
             self._tally = ends.tally(number, self.time)
             self.placement = self._tally.place(mode, self._capacity.types[mode.type])
@@ -94,9 +95,9 @@ class EarliestFit:
         """The node as it will be at the shadow time, as far as is known."""
         if number not in self._sketches and self._at is not None:
             sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
-            for launch in self._at[2].launches(number):
-                if max(self.view.now, launch[0]) <= self.time:
-                    self._capacity.release(sketch, launch[2].placement, launch[2])
+            for end, _, running in self._at[2].launches(number):
+                if max(self.view.now, end) <= self.time:
+                    self._capacity.release(sketch, running.placement, running)
             for placement in self._accepted:
                 if placement.devices[0].node == number:
                     _occupy(sketch, placement.mode, list(placement.devices))
@@ -120,7 +121,7 @@ class EarliestFit:
         if not mine & theirs:
             return True
         if self._tally is not None and self._capacity.countable(placement.mode):
-            return self._survives_counted(placement)
+            return self._survives_counted(placement, self._tally, self.placement.mode)
         sketches = {number: self._capacity.sketch(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             here = [device for device in placement.devices if device.node == number]
@@ -139,8 +140,8 @@ class EarliestFit:
         self._tally = None
         return True
 
-    def _survives_counted(self, placement: Placement) -> bool:
-        tally, mode = self._tally, self.placement.mode
+    def _survives_counted(self, placement: Placement, tally: Tally, mode: Mode) -> bool:
+        """As `survives`, on the one node where the task is to start."""
         kind = self._capacity.types[mode.type]
         before = list(tally.open), tally.cpu_free, tally.mem_free
         tally.occupy(placement)

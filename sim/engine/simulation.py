@@ -296,7 +296,9 @@ class Simulation:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
         if self.iterating and not self.clock.pending:
             raise RunError(f"{self.iterating} requests to language models wait, and nothing will ever happen")
-        if self.clock.pending or self.running or not (self.waiting or any(len(queue) for queue in self.queues)):
+        if self.clock.pending or self.running:
+            return
+        if not (self.waiting or self.requests_left or any(len(queue) for queue in self.queues)):
             return
         if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
             raise deadlock(self)

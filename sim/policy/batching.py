@@ -81,7 +81,7 @@ class RequestQueue(Protocol):
         ...
 
     def deadline(self, position: int) -> float:
-        """Its absolute deadline; inf where there is none."""
+        """By when its batch must end to meet its deadline, the response's way taken off; inf where there is none."""
         ...
 
     def recent(self, seconds: float) -> int:

@@ -127,13 +127,19 @@ class Served:
         fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
         own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
         modes = [mode for mode, _ in fitting]
-        alone = [mode.upload.of(1) + mode.fixed + mode.download.of(1) for mode in modes]
+        size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
+        alone = [sum(_transfers(mode, 1, size_in, size_out)) + mode.fixed for mode in modes]
         least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
+        away = self.service.network.request + self.service.network.response
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
-        if shortest < least:
+        if shortest < least + away:
             text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
+            text += f", and the way there and back {1e3 * away:.4g} ms" if away else ""
             raise self.context.fail((*self.path, "slo"), text)
-        capacity = sum(self._capacity(mode, mean) for mode, (_, mean) in zip(modes, own, strict=True))
+        mean_in, mean_out = (0.0 if c is None else float(c.mean()) for c in (stream.bytes_in, stream.bytes_out))
+        capacity = sum(
+            self._capacity(mode, mean, mean_in, mean_out) for mode, (_, mean) in zip(modes, own, strict=True)
+        )
         rate = _rate(entry, stream)
         if rate > capacity:
             self.context.warnings.append(
@@ -141,15 +147,29 @@ class Served:
                 "the queue grows without bound"
             )
 
-    def _capacity(self, mode: Mode, each: float) -> float:
-        """Requests per second that the devices of a mode can serve, whatever the batch size."""
+    def _capacity(self, mode: Mode, each: float, bytes_in: float, bytes_out: float) -> float:
+        """Requests per second that the devices of a mode can serve, whatever the batch size: a pipeline of three
+        stages, of two where up and down share the link."""
         size = min(mode.batch_limit, 10**9)
-        stages = [(mode.upload.of(size)), mode.fixed + each * size, mode.download.of(size)]
-        overlapped = mode.type.streams > 1 and not mode.on_cpu
+        up, down = _transfers(mode, size, bytes_in, bytes_out)
+        compute = mode.fixed + each * size
+        longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
+        streams = 1 if mode.on_cpu else mode.type.streams
         cluster = self.context.cluster
         count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
         devices = sum(n.cpus for n in cluster.nodes if n.cpu.type is mode.type) if mode.on_cpu else count
-        return devices / max(1.0, mode.width) * size / (max(stages) if overlapped else sum(stages))
+        return devices / max(1.0, mode.width) * size / max(longest, (up + compute + down) / streams)
+
+
+def _transfers(mode: Mode, size: int, bytes_in: float, bytes_out: float) -> tuple[float, float]:
+    """Seconds of upload and download of a batch on an idle link, with so many bytes a request."""
+    if mode.on_cpu:
+        return 0.0, 0.0
+    link = mode.type.link
+    up, down = mode.upload.of(size), mode.download.of(size)
+    up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
+    down += link.latency + size * bytes_out / link.download if bytes_out else 0.0
+    return up, down
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:

@@ -157,8 +157,10 @@ class JobLog:
         self._lines.append(line)
         self._arrival.append(arrival)
         self._duration.append(duration)
-        if id_ is not None:
-            self._ids.append(id_)
+        if id_ is not None or self._ids:
+            # A row without an id among others goes by its line.
+            self._ids += [f"line {one}" for one in self._lines[len(self._ids) : -1]]
+            self._ids.append(f"line {line}" if id_ is None else id_)
 
     def _append(self, columns: Mapping[str, float | str]) -> None:
         before = len(self._lines)

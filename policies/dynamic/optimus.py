@@ -1,0 +1,32 @@
+"""Optimus: the next GPU goes to the job whose remaining time it shortens most.
+
+Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first;
+then sizes grow where the time saved, over the GPUs added, is greatest.
+Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
+marginal gains; the online fit of convergence and speed curves is replaced by the estimates.
+Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
+Cost: see `policies.dynamic.elastic`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.dynamic.elastic import Elastic
+from sim.model.tasks import Mode, Task
+from sim.model.units import Seconds
+
+
+class Optimus(Elastic):
+    """Greatest saving of time a GPU.
+
+    interval: running jobs are resized at most once in it.
+    """
+
+    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
+        super().__init__(interval)
+
+    def gain(self, task: Task, left: float, here: Mode, there: Mode) -> float:
+        return (left / self.speed(task, here) - left / self.speed(task, there)) / (there.width - here.width)
