@@ -131,3 +131,22 @@ def test_the_analytic_models_are_no_larger_than_the_batches(batching):
     given["policy"]["batching"] = {"name": batching, "max_batch": 513}
     with pytest.raises(sim.errors.ScenarioError, match="at most 512"):
         load(given).build()
+
+
+@pytest.mark.parametrize("limit", [{"ttft": "5 ms"}, {"tpot": "8.01 ms"}])
+def test_limits_of_language_models_shorter_than_a_step_are_told(limit):
+    given = scenario("continuous")
+    service = {"kind": "llm", "step": {"fixed": "8 ms", "per_sequence": "0.02 ms"}, "slo": limit}
+    given["workload"] = [{"name": "chat", "service": service, "tokens": {"prompt": 5, "output": 5}}]
+    given["workload"][0]["arrivals"] = {"process": "all_at_once", "count": 3}
+    with pytest.raises(sim.errors.ScenarioError, match="no request can meet a .* a step takes 8"):
+        load(given)
+    service["slo"] = {"ttft": "1 s", "tpot": "8.02 ms"}
+    load(given)
+
+
+def test_a_key_is_not_suggested_in_place_of_itself():
+    given = scenario("serial_greedy", kind="batches")
+    with pytest.raises(sim.errors.ScenarioError) as error:
+        load(given)
+    assert 'unknown key "upload"' in str(error.value) and 'did you mean "upload"' not in str(error.value)

@@ -83,7 +83,8 @@ class Smdp(Batching):
             power = placement.mode.type.power
             compute = [queue.stages(size, placement).compute for size in range(1, len(times) + 1)]
             energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
-            process = DecisionProcess(BulkQueue(rate, times, states_for(len(times), self.states)), self.power_weight * energy)
+            model = BulkQueue(rate, times, states_for(len(times), self.states))
+            process = DecisionProcess(model, self.power_weight * energy)
             self.tables[key] = process.solve()[0]
         return self.tables[key]
 

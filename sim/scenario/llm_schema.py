@@ -95,6 +95,11 @@ class LanguageModel(Model):
         step = self.step
         if not step.fixed and not (step.per_prompt_token and step.per_sequence):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
+        for key, needed in (("ttft", step.fixed), ("tpot", step.fixed + step.per_sequence)):
+            limit = getattr(self.slo, key)
+            if limit is not None and limit < needed:
+                what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
+                raise KeyProblem("slo", what)
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
         for other in ("disaggregated", "autoscale"):

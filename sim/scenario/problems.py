@@ -54,8 +54,11 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         key = str(detail["loc"][-1])
-        known = _fields(_models_at(model, detail["loc"][:-1]))
+        # Of another form of the same mapping it may be a key.
+        known = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
         return f'unknown key "{key}"{suggestion(key, known) or _listed(known)}'
+    if kind == "unexpected_keyword_argument":
+        return f'unknown key "{detail["loc"][-1]}"'
     if kind == "missing":
         return "this key is missing"
     if kind in ("value_error", "assertion_error"):
