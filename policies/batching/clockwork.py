@@ -10,8 +10,9 @@ Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of
 batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its time
 counts, and takes the place of those used least recently; none is loaded ahead of demand.
 Proven: where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
-Weakness: a model whose loading takes longer than the SLO is never loaded at all.  It trusts estimates: with noise it launches what misses by a little.  It is greedy: a large batch of one
-service can make the next of another impossible; the device is the one it is offered, the emptiest.
+Weakness: a model whose loading takes longer than the SLO is never loaded at all.  It trusts estimates: with noise it
+launches what misses by a little.  It is greedy: a large batch of one service can make the next of another impossible;
+the device is the one it is offered, the emptiest.
 Cost: O(log b · log n + devices) a batch and O(1) a dropped request; O(b) where deadlines do not come in order of
 arrival (then nobody older is passed over for a larger batch).
 """

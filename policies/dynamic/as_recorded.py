@@ -6,6 +6,8 @@ waits, before those recorded later, until it fits; `late_starts`, `mean_lateness
 how long.  A trace with no record of a task's start has it start as soon as it fits, after those that are due.
 Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; a node
 that this cluster lacks counts in `unknown_nodes`, and the task goes wherever it fits.
+Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g. Frachtenberg and
+Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
 Weakness: it is no policy, since what it does was decided by another one for another load.
 Cost: O(log n) a task, and one look a round at each task that is late.
 """

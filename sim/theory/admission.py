@@ -16,6 +16,10 @@ from sim.theory.general import ConstantJumps
 from sim.theory.prediction import Prediction, not_negative, positive, whole
 
 MOST_STATES = 30_000
+MOST_TRIES = 8
+FAR = 1e4
+"""So much likelier than the state of reference may another be before that one is taken instead."""
+ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
@@ -99,11 +103,24 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
             if state[k]:
                 move(number, (*state[:k], state[k] - 1, *state[k + 1 :]), state[k] / one.service_mean)
     size = len(states)
-    balance = coo_matrix((rates, (rows, columns)), shape=(size, size)).tocsc()
-    # The empty state has weight 1; its own balance follows from those of the others.
-    rest = spsolve(balance[1:, 1:], -balance[1:, [0]].toarray().ravel())
-    weights = np.concatenate([[1.0], np.atleast_1d(rest)])
-    total = np.bincount([sum(state) for state in states], weights=np.maximum(weights, 0.0))
+    balance = coo_matrix((rates, (rows, columns)), shape=(size, size)).tocsr()
+    # One state has weight 1, and its own balance follows from those of the others.  It has to be a likely one: weights
+    # relative to a state of chance 1e-17, such as the empty one of 50 servers, have no digits left.
+    offered = [one.rate * one.service_mean for one in given]
+    part = min(1.0, servers / sum(offered))
+    likely = index[tuple(min(int(load * part), servers - one.reserved) for load, one in zip(offered, given, strict=True))]
+    for _ in range(MOST_TRIES):
+        others = np.delete(np.arange(size), likely)
+        rest = spsolve(balance[others][:, others].tocsc(), -balance[others][:, [likely]].toarray().ravel())
+        weights = np.insert(np.atleast_1d(rest), likely, 1.0)
+        likeliest = int(np.argmax(np.abs(weights)))
+        if abs(weights[likeliest]) < FAR:
+            break
+        likely = likeliest
+    chance = weights / weights.sum()
+    if not (chance.min() > -ROUNDING and np.abs(balance @ chance).max() <= ROUNDING * sum(one.rate for one in given)):
+        raise UsageError("the chain of these classes is too ill-conditioned to be solved; use one mean service for all")
+    total = np.bincount([sum(state) for state in states], weights=np.maximum(chance, 0.0))
     return np.asarray(total / total.sum())
 
 
@@ -174,7 +191,8 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """
     positive(rate=rate, refill=refill)
-    if not (1 <= depth < math.inf):
+    not_negative(depth=depth)
+    if depth < 1:
         raise UsageError(f"a bucket must hold at least one token, not {depth!r}; otherwise nobody ever gets in")
     load = rate / refill
     below = ConstantJumps(load).below(depth - 1)

@@ -80,6 +80,8 @@ class Prediction:
 
 
 def _at(tail: Tail, seconds: float) -> float:
+    if not _number(seconds) or math.isnan(seconds):
+        raise UsageError(f"a tail is asked for at a number of seconds, not {seconds!r}")
     return 1.0 if seconds < 0 else min(1.0, max(0.0, tail(seconds)))
 
 
