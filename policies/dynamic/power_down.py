@@ -3,9 +3,9 @@
 Decides when, and which accelerators sleep.  Tasks start in the order of arrival, on what is awake if they fit there;
 else the accelerators of a sleeping node are woken for the first in line, which waits for them.  An accelerator that was
 idle for `patience` goes to sleep unless the forecast wants it.  Tasks are never stopped.
-Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the time after which sleep would have
-paid, this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse, Rudolph,
-Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
+Reference: with a patience of waking time × (busy or idle watts) / (idle - sleep watts), the time after which sleep
+would have paid, this is the ski rental rule: at most twice the energy of knowing all arrivals (Karlin, Manasse,
+Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gupta, Online Strategies for Dynamic Power
 Management in Systems with Multiple Power-saving States, 2003).  None: that time, of each type.
 The forecast: the rate at which devices are asked for is averaged over the last `memory` seconds (exponentially), and
 what may be asked for while a device wakes, with `safety` standard deviations of a Poisson count, stays awake beyond

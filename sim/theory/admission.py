@@ -108,7 +108,8 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
     # relative to a state of chance 1e-17, such as the empty one of 50 servers, have no digits left.
     offered = [one.rate * one.service_mean for one in given]
     part = min(1.0, servers / sum(offered))
-    likely = index[tuple(min(int(load * part), servers - one.reserved) for load, one in zip(offered, given, strict=True))]
+    expected = zip(offered, given, strict=True)
+    likely = index[tuple(min(int(load * part), servers - one.reserved) for load, one in expected)]
     for _ in range(MOST_TRIES):
         others = np.delete(np.arange(size), likely)
         rest = spsolve(balance[others][:, others].tocsc(), -balance[others][:, [likely]].toarray().ravel())
