@@ -69,7 +69,7 @@ class PreemptiveList(ListScheduler):
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         if self.preemptive:
-            text = f"{type(self).__name__} with preemptive: true serves no requests: batches run to their end"
+            text = "a scheduler that stops running tasks serves no requests: batches run to their end"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         super().serve(counters, alone)
 
