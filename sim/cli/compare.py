@@ -22,11 +22,12 @@ USUAL = ("fcfs", "fcfs_skip", "sjf")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
 @click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
-              "many replications as that takes (--replications: those of the first stage).")
-@click.option("--probability", type=Share(), default=0.95, show_default="95%", metavar="SHARE",
-              help="With --best: that of having selected the best.")
-@click.option("--delta", type=Share(), default=0.01, show_default="1%", metavar="SHARE",
-              help="With --best: the difference, as a share of the mean, that is worth no further replication.")
+              "many replications as that takes (--replications: those of the first stage).")  # fmt: skip
+@click.option("--probability", type=Share(), metavar="SHARE",
+              help="With --best: that of having selected the best.  [default: 95%]")  # fmt: skip
+@click.option("--delta", type=Share(), metavar="SHARE",
+              help="With --best: the difference, as a share of the mean, that is worth no further replication.  "
+              "[default: 1%]")  # fmt: skip
 @click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
 @RUNNING
@@ -36,8 +37,8 @@ def compare(
     metrics: tuple[str, ...],
     baseline: str | None,
     best: str | None,
-    probability: float,
-    delta: float,
+    probability: float | None,
+    delta: float | None,
     out: Path | None,
     overrides: tuple[str, ...],
     seed: int | None,
@@ -54,12 +55,15 @@ def compare(
     policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
     Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
     """
+    from sim.errors import UsageError
     from sim.experiment.compare import run_policies, select_best
     from sim.experiment.directory import check_target, comparison_json, save_comparison
     from sim.experiment.policies import named_policies
     from sim.results.compare import compare as evaluate
     from sim.scenario.scenario import load
 
+    if best is None and (probability is not None or delta is not None):
+        raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
     chosen: Any = named_policies(policies)
     loaded = load(scenario, overrides if chosen else ())
     chosen = chosen or _default_policies(loaded.raw)
@@ -78,8 +82,8 @@ def compare(
             )  # fmt: skip
         else:
             runs, selection = select_best(
-                loaded, chosen, best, probability, delta, metrics=metrics, seed=seed, replications=replications,
-                check=check, overrides=overrides, workers=workers, progress=bar,
+                loaded, chosen, best, probability or 0.95, delta or 0.01, metrics=metrics, seed=seed,
+                replications=replications, check=check, overrides=overrides, workers=workers, progress=bar,
             )  # fmt: skip
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
     if as_json:

@@ -645,7 +645,8 @@ def _trunks(facts: Facts) -> Match:
     facts.one_in_flight()
     given = facts.parameter("admission", "servers", None)
     servers = facts.servers
-    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers", f"{given}")
+    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers",
+                  f"{servers if given is None else given}")  # fmt: skip
     labels = [one.label for one in facts.customers]
     apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
     if not (known and apart):

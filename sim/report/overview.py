@@ -243,6 +243,7 @@ _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished wh
 def gathered(runs: Replications) -> list[str]:
     """The warnings of replications: a line a kind, with the range of its figures over the replications."""
     kinds: dict[str, list[tuple[float, ...]]] = {}
+    of_all = dict.fromkeys(warning for warning in runs.warnings if not _REPLICATION.match(warning))
     for warning in runs.warnings:
         text = _REPLICATION.sub("", warning)
         match = _UNFINISHED.match(text)
@@ -257,7 +258,7 @@ def gathered(runs: Replications) -> list[str]:
             tasks, percent = (_range(column) for column in zip(*rows, strict=True))
             found.append(f"{tasks} tasks ({percent} %) were {text} ({where})")
         else:
-            found.append(f"{text} ({where})")
+            found.append(text if text in of_all else f"{text} ({where})")
     return found
 
 

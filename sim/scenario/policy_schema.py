@@ -154,7 +154,8 @@ def _check(
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return None, [document.problem(path, f"expected the name of a {kind}, or a mapping with its name")]
+        article = "an" if kind[0] in "aeiou" else "a"
+        return None, [document.problem(path, f"expected the name of {article} {kind}, or a mapping with its name")]
     name = value["name"]
     try:
         item = registry.policy(kind, name)

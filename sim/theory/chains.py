@@ -23,7 +23,10 @@ def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floa
     if not (np.isfinite(up).all() and np.isfinite(down).all() and (up >= 0).all() and (down > 0).all()):
         raise UsageError("births must be rates of at least 0 and deaths above 0")
     reach = int(np.argmin(up > 0)) if (up == 0).any() else len(up)  # nothing beyond a birth rate of 0
-    ratio = up[:reach] / down[:reach]
+    with np.errstate(over="ignore", under="ignore"):
+        ratio = up[:reach] / down[:reach]
+    if not (np.isfinite(ratio).all() and (ratio > 0).all()):
+        raise UsageError("births and deaths are too far apart for a computer's numbers")
     likely = int(np.argmax(np.concatenate([[0.0], np.cumsum(np.log(ratio))])))
     with np.errstate(under="ignore"):
         above = np.cumprod(ratio[likely:])

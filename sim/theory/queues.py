@@ -68,7 +68,7 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     if room < servers:
         raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
     if room > MOST_STATES:
-        raise UsageError(f"a room for {room:,} is too large to follow, at most {MOST_STATES:,}; is it as good as none?")
+        raise UsageError(f"a room for {int(room):,} is too large to follow; at most {MOST_STATES:,}")
     busy = np.minimum(np.arange(1, room + 1), servers)
     chance = birth_death(np.full(room, rate), busy / service_mean)
     numbers = np.arange(room + 1)
@@ -166,7 +166,7 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
     whole(1, clients=clients, servers=servers)
     positive(think_mean=think_mean, service_mean=service_mean)
     if clients > MOST_STATES:
-        raise UsageError(f"{clients:,} clients are too many to follow one by one; at most {MOST_STATES:,}")
+        raise UsageError(f"{int(clients):,} clients are too many to follow one by one; at most {MOST_STATES:,}")
     clients = int(clients)
     numbers = np.arange(clients + 1)
     chance = birth_death((clients - numbers[:-1]) / think_mean, np.minimum(numbers[1:], servers) / service_mean)
