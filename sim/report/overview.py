@@ -82,7 +82,7 @@ def offered_load(run: RunInput, over: float) -> float:
             chosen = mine & (best == position)
             if chosen.any():
                 units = mode.gpu_share or mode.cpus / 1000
-                seconds = float(time[chosen, position].sum()) * units / max(mode.type.speed, 1e-300)
+                seconds = float(time[chosen, position].sum()) * units
                 work[mode.type.name] = work.get(mode.type.name, 0.0) + seconds
     return max((demand / (run.cluster.count(name) * over) for name, demand in work.items()), default=0.0)
 

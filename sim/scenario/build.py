@@ -60,7 +60,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     horizon = math.inf if model.horizon is None else model.horizon
     context = Context(scenario.document, cluster, ModeBook(cluster), random, horizon)
     streams, items, problems = _parts(dict(enumerate(model.workload)), model.data, scenario.table, context)
-    if not problems and not any(len(stream) for stream in streams):
+    if not problems and not any(len(stream) for stream in streams) and not _may_come(model.workload, horizon):
         problems.append(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
     policies = scenario.policies
     scheduler = _make(policies.scheduler, scenario, problems)
@@ -108,6 +108,16 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         faults=faults,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
+
+
+def _may_come(entries: list[Entry], horizon: float) -> bool:
+    """Might another draw have tasks?  Not if fewer than one in a hundred draws had any."""
+    expected = 0.0
+    for entry in entries:
+        if entry.arrivals is not None and not entry.arrivals.closed and entry.count is None:
+            until = min(horizon, math.inf if entry.until is None else entry.until)
+            expected += (entry.arrivals.rate_mean or 0.0) * until
+    return expected >= 0.01
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
