@@ -220,4 +220,4 @@ def test_the_public_names():
     for name in sim.__all__:
         assert getattr(sim, name) is not None
     with pytest.raises(AttributeError):
-        sim.theory  # noqa: B018
+        sim.nothing_of_that_name  # noqa: B018
