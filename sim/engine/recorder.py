@@ -63,6 +63,8 @@ class Recorder:
         """Rows of the requests of batches whose requests are objects, one batch after the other."""
         self._gone: list[tuple[int, int, int, int, float, str]] = []
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
+        self._lean = False
+        """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
         self._places = Places(run.cluster)
         self.place_code = self._places.code
 
@@ -81,7 +83,7 @@ class Recorder:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
         if column is None:
-            kind = "i" if name in ("preemptions", "migrations") else "q" if name == "batch" else "d"
+            kind = "i" if name in ("preemptions", "migrations", "batch") else "d"
             column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
         return column
 
@@ -158,6 +160,7 @@ class Recorder:
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
         if not len(self._batch_numbers):
             return
+        self._lean = self.batched and not len(self._launches["launch"]) and not self._detail
         numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
         times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
         batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
@@ -190,6 +193,8 @@ class Recorder:
         finish = (batch["end"] + back)[of]
         _writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         _writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
+        if self._lean:
+            return  # the stages of requests follow from those of their batches when asked for
         _writable(self.detail("energy"))[done] = (batch["energy"] / batch["members"])[of]
         for name, since, until in (
             ("upload", "upload_start", "upload_end"),
@@ -216,14 +221,15 @@ class Recorder:
                 ready = ready.copy()
                 ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
-            for name in ("upload", "compute", "download", "energy", "batch"):
+            for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
         detail = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._detail.items()}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
-            detail["compute"][plain] = (finish - start)[plain]
+            if not self._lean:
+                detail["compute"][plain] = (finish - start)[plain]
         return Record(
             input=run,
             end=end,

@@ -28,6 +28,14 @@ OUTCOME_NAMES = {LAUNCH_COMPLETED: "completed", LAUNCH_STOPPED: "stopped", LAUNC
                  LAUNCH_MOVED: "moved", LAUNCH_RUNNING: "running"}  # fmt: skip
 
 
+STAGE_SPANS = {
+    "upload": ("upload_start", "upload_end"),
+    "compute": ("compute_start", "compute_end"),
+    "download": ("download_start", "end"),
+}
+"""Columns of launches between which a stage lies."""
+
+
 @dataclass
 class ClosedStream:
     """A closed loop: `clients` clients, each of which thinks, sends its next task, and waits for its end.
@@ -81,7 +89,7 @@ class Record:
     `finish` (also of rejected, expired and failed tasks: when that happened), `mode` (position in its shape)
     and `place` (index into `places`) of its last launch, -1 where none.
     `upload`, `compute`, `download` are the seconds of stages whose work counted; None in a run where every task
-    only computed and none was stopped: compute is then finish - start and the others are 0.
+    only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.
     `first_token` is when a request to a language model had its first token, None where there are none.
@@ -123,3 +131,17 @@ class Record:
     stats: dict[str, float] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     planning: float = math.nan
+
+    def stage(self, name: str) -> np.ndarray | None:
+        """Seconds of `upload`, `compute` or `download` of each task, as far as they counted; None in a run where every
+        task only computed.  Where all launches are batches they are not kept but follow from these: columns of
+        millions of requests."""
+        column: np.ndarray | None = getattr(self, name)
+        if self.compute is not None or self.launches is None or self.batch is None:
+            return column
+        since, until = STAGE_SPANS[name]
+        seconds = np.nan_to_num(self.launches[until] - self.launches[since])
+        seconds[self.launches["outcome"] != LAUNCH_COMPLETED] = 0.0
+        by_number = np.zeros(int(self.launches["launch"].max(initial=0)) + 1)
+        by_number[self.launches["launch"]] = seconds
+        return np.where(self.batch < 0, 0.0, by_number[np.maximum(self.batch, 0)])

@@ -132,7 +132,8 @@ def _gpu_seconds(run: Measured) -> np.ndarray:
     """GPU-seconds of every row of the record whose work counted (its share of its batch's)."""
     record, table = run.result.record, run.result.modes
     end = np.where(np.isnan(record.finish), record.end, record.finish)
-    compute = end - record.start if record.compute is None else record.compute
+    computed = record.stage("compute")
+    compute = end - record.start if computed is None else computed
     codes = table.codes(record.input.tasks.shape, record.mode)
     size = np.where(table.on_cpu, 0.0, table.units)[codes]
     members = batch_members(record)

@@ -50,7 +50,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     np.maximum(bounded, 1.0, out=bounded)
     del alone
     upload, compute, download = _stages(record, rows, start, finish, status)
-    held = _held(start, finish, completed, upload, compute, download, record.compute is None)
+    plain = record.compute is None and record.launches is None
+    held = _held(start, finish, completed, upload, compute, download, plain)
     codes = table.codes(tasks.shape, record.mode)
     where = rows(record.place)
     place, node = places.names(where), places.node_names(where)
@@ -125,14 +126,18 @@ def _stages(
     record: Record, rows: _Rows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds of upload, compute and download; what never started has 0, what still runs up to the end."""
-    if record.compute is None:
+
+    def counted(name: str) -> np.ndarray | None:
+        column = record.stage(name)
+        # A column made for this table is not copied once more: runs of millions of requests would feel it.
+        return None if column is None else np.nan_to_num(rows(column), copy=column is getattr(record, name))
+
+    compute = counted("compute")
+    if compute is None:
         compute = np.where(status == UNFINISHED, record.end, finish)
         compute -= start
         compute[np.isnan(compute)] = 0.0
-    else:
-        compute = np.nan_to_num(rows(record.compute))
-    transfers = (record.upload, record.download)
-    upload, download = (np.zeros(rows.count) if c is None else np.nan_to_num(rows(c)) for c in transfers)
+    upload, download = (np.zeros(rows.count) if c is None else c for c in (counted("upload"), counted("download")))
     return upload, compute, download
 
 
