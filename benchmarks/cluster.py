@@ -4,8 +4,8 @@ A million jobs with gangs on 2,000 GPUs under the schedulers people run, and the
 Jobs: 1, 2, 4 and 8 GPUs with shares .60, .15, .15, .10; lognormal durations of median 600 s, shape 1 (mean 989 s), on
 whole seconds; Poisson arrivals; gangs stay on one node of 8 GPUs; first fit; exact estimates.
 AccaSim wants an environment of its own:
-    python -m venv /tmp/accasim && /tmp/accasim/bin/pip install accasim
-    python -m benchmarks.cluster --only accasim --accasim /tmp/accasim/bin/python
+    python -m venv accasim-env && accasim-env/bin/pip install accasim
+    python -m benchmarks.cluster --only accasim --accasim accasim-env/bin/python
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
     parser.add_argument("--only", metavar="A,B", help=f"some of {','.join([*FIGURES, 'accasim'])}")
-    parser.add_argument("--accasim", metavar="PYTHON", default="/tmp/accasim/bin/python", help="with AccaSim installed")
+    parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")
     options = parser.parse_args(arguments)
     figures = FIGURES | {"accasim": partial(accasim_figures, interpreter=options.accasim)}
     chosen = options.only.split(",") if options.only else list(figures)
