@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from time import process_time as perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -253,10 +253,10 @@ def test_no_single_change_of_the_table_earns_more():
 
 
 def test_two_classes_and_fifty_servers_within_two_seconds():
-    begun = perf_counter()
+    begun = process_time()
     table = Table(50, 100, 2)
     table.solve([30.0, 20.0], [1.0, 1.5], [1.0, 3.0], [0.05, 0.01])
-    assert perf_counter() - begun < 2.0
+    assert process_time() - begun < 2.0
     assert table.admits((10, 10), 0)
 
 
@@ -545,11 +545,11 @@ def test_requests_decided_one_by_one_are_quick(admission):
     for _ in range(3):
         run = load(of).build()
         simulation = Simulation(run)
-        begun = perf_counter()
+        begun = process_time()
         simulation.run()
-        best = max(best, len(run.tasks) / (perf_counter() - begun))
+        best = max(best, len(run.tasks) / (process_time() - begun))
     assert len(run.tasks) / simulation.last_launch > 15
-    assert best > 40_000
+    assert best > 75_000
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

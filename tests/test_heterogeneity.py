@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from time import process_time as perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -119,11 +119,11 @@ def test_one_program_for_512_jobs_and_4_types_in_time():
     max_min(drawn(1, 3), np.ones(3))  # imports
     taken = []
     for _ in range(3):
-        begin = perf_counter()
+        begin = process_time()
         fraction = max_min(found, base, levels=1)
-        taken.append(perf_counter() - begin)
+        taken.append(process_time() - begin)
     check_feasible(found, fraction)
-    assert min(taken) < 1.5  # two programs: the level, and the sum above it; one is half of that
+    assert min(taken) < 0.6  # two programs: the level, and the sum above it; one is half of that
 
 
 def test_min_makespan_is_the_least_of_all_preemptive_schedules():
