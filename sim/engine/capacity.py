@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sim.model.cluster import WHOLE, Cluster, Device, DeviceType, Node
+from sim.engine.budgets import Budget
+from sim.model.cluster import WHOLE, Cluster, Device, DeviceType, Node, Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 
@@ -187,6 +188,8 @@ class Capacity:
         """How often something has come free."""
         self.noting = False
         """Does anybody read the log?"""
+        self.undisturbed = True
+        """Has every device been in service ever since the start?"""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:
@@ -199,6 +202,8 @@ class Capacity:
             for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
                 self._having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
+        self.budgets: dict[Partition, Budget] = {}
+        """Of partitions with a limit on all that runs there."""
 
     # Where does a mode fit? ---------------------------------------------------------------------------------
 
@@ -215,12 +220,26 @@ class Capacity:
 
     def mask(self, mode: Mode) -> int:
         """Bitmask of the nodes on which the mode fits now."""
+        mask = self.room(mode)
+        return self.budget(mode).narrowed(mode, mask) if mode.limited else mask
+
+    def room(self, mode: Mode) -> int:
+        """Bitmask of the nodes with room for the mode, limits of its partition aside."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             return self.with_open[index.kind]
         if index.seen != len(self.log):
             self._refresh(mode, index)
         return index.mask
+
+    def budget(self, mode: Mode) -> Budget:
+        """What the partition of a limited mode has in use."""
+        partition = mode.partition
+        assert partition is not None
+        budget = self.budgets.get(partition)
+        if budget is None:
+            budget = self.budgets[partition] = Budget(partition)
+        return budget
 
     def _refresh(self, mode: Mode, index: ModeIndex) -> None:
         """Look again at the nodes noted since the index was last asked."""
@@ -229,6 +248,9 @@ class Capacity:
         changed: Iterable[int] = log[seen:]
         if seen < 0 or len(log) - seen > len(nodes):
             mask, changed = 0, self._having[index.kind]
+        if mode.nodes is not None:
+            own = mode.nodes
+            changed = [number for number in changed if own >> number & 1]
         if index.simple:
             kind, gpus, cpus, memory = index.kind, mode.gpus, mode.cpus, mode.memory
             for number in changed:
@@ -267,6 +289,8 @@ class Capacity:
         """Does the mode fit on this node (or on a sketch of it)?"""
         if mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
             return False
+        if mode.nodes is not None and not mode.nodes & node.bit:
+            return False
         if mode.gpus == 0:
             return node.device.type is mode.type and not node.asleep
         count = 0
@@ -293,9 +317,23 @@ class Capacity:
         if index.seen != len(self.log):
             self._refresh(mode, index)
         mask = index.mask
+        if mode.limited:
+            mask = self.budget(mode).narrowed(mode, mask)
         if not mask:
-            return self._across(mode, self.nodes) if mode.span_any else None
+            return self._first_across(mode, index) if mode.span_any else None
         return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
+
+    def _first_across(self, mode: Mode, index: ModeIndex) -> Placement | None:
+        """The first devices of any nodes; of whole accelerators only nodes that have one open are looked at."""
+        if not index.simple:
+            return self._across(mode, self.nodes)
+        mask = self.with_open[index.kind]
+        if mode.nodes is not None:
+            mask &= mode.nodes
+        nodes = [self.nodes[number] for number in self.nodes_in(mask)]
+        if sum(node.open[index.kind].bit_count() for node in nodes) < mode.gpus:
+            return None
+        return self._across(mode, nodes)
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
@@ -357,11 +395,23 @@ class Capacity:
             return fitting[0]
         return min(fitting, key=lambda gpu: gpu.free)
 
-    def _across(self, mode: Mode, nodes: Iterable[NodeState]) -> Placement | None:
-        """A gang over several nodes, filling nodes in order; host shares in proportion to its devices there."""
+    def _across(self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None) -> Placement | None:
+        """A gang over several nodes, filling nodes in order; host shares in proportion to its devices there.
+
+        `budget`: what its partition will have in use by then; None: what it has now.
+        """
         chosen: list[Device] = []
+        new = 1 << 30
+        if mode.limited:
+            budget = budget or self.budget(mode)
+            if not budget.enough(mode):
+                return None
+            new = budget.new_nodes()
         for node in nodes:
-            if not node.up:
+            if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
+                continue
+            fresh = budget is not None and node.index not in budget.on
+            if fresh and not new:
                 continue
             here = [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
             here = here[: mode.gpus - len(chosen)]
@@ -371,6 +421,7 @@ class Capacity:
                     break
                 here.pop()
             chosen += here
+            new -= bool(fresh and here)
             if len(chosen) == mode.gpus:
                 return Placement(mode, tuple(chosen))
         return None
@@ -389,6 +440,8 @@ class Capacity:
                 return f"{device} is not a device of this cluster"
             if device.type is not mode.type:
                 return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+            if not mode.allows(device.node):
+                return f"{device} is not in partition {mode.partition}"
             by_node[device.node] = by_node.get(device.node, 0) + 1
             if not state.up or state.asleep or not self.nodes[device.node].up:
                 return f"{device} is {'asleep' if state.asleep else 'down'}"
@@ -396,6 +449,8 @@ class Capacity:
                 if mode.gpu_memory > state.room:
                     return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
                 return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
+        if mode.limited and (refusal := self.budget(mode).refusal(mode, devices)) is not None:
+            return refusal
         if len(by_node) > 1 and not mode.span_any:
             return f"mode {mode.name} does not span nodes"
         for number, count in by_node.items():
@@ -435,6 +490,8 @@ class Capacity:
             if not mode.bare:
                 if mode.gpu_memory > state.room or mode.cpus > node.cpu_free or mode.memory > node.mem_free:
                     return -1
+                if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+                    return -1
                 state.room -= mode.gpu_memory
                 node.cpu_free -= mode.cpus
                 node.mem_free -= mode.memory
@@ -448,6 +505,8 @@ class Capacity:
                 self.log.append(node.index)
             return 0
         if mode.cpus > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
             return -1
         state.cpu_free -= mode.cpus
         state.mem_free -= mode.memory
@@ -463,6 +522,8 @@ class Capacity:
         mode, devices, of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
         if mode.gpu_memory or mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
             return -1
         bits = 0
         states = []
@@ -501,6 +562,8 @@ class Capacity:
         self.releases += 1
         state = self.of[placement.devices[0].index]
         if not mode.gpus:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
             state.cores |= cores
             state.cpu_free += mode.cpus
             state.mem_free += mode.memory
@@ -508,6 +571,8 @@ class Capacity:
             return
         node = state.node
         if not mode.bare:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
             state.room += mode.gpu_memory
             node.cpu_free += mode.cpus
             node.mem_free += mode.memory
@@ -533,6 +598,8 @@ class Capacity:
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
         mode, devices = placement.mode, placement.devices
+        if mode.limited:
+            self.budget(mode).take(mode, devices)
         if mode.gpus == 0:
             node = self.of[devices[0].index]
             node.cpu_free -= mode.cpus
@@ -561,6 +628,8 @@ class Capacity:
             self.quick_give(placement, cores)
             return
         self.releases += 1
+        if mode.limited:
+            self.budget(mode).give(mode, devices)
         for device in devices:
             gpu = self.of[device.index]
             if gpu.slices:
@@ -611,6 +680,7 @@ class Capacity:
     def changed(self, state: GpuState | NodeState) -> None:
         """Up, asleep or room of a device changed by other means."""
         self.releases += 1
+        self.undisturbed = self.undisturbed and state.up and not state.asleep
         if isinstance(state, NodeState):
             self._note(state)
             return
@@ -704,6 +774,8 @@ class Tally:
         """Would a mode (on accelerators of type number `kind`) fit?"""
         node = self.node
         if mode.cpus > self.cpu_free or mode.memory > self.mem_free or not node.up:
+            return False
+        if mode.nodes is not None and not mode.nodes & node.bit:
             return False
         if mode.gpus:
             return self.open[kind].bit_count() >= mode.gpus

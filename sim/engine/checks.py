@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from sim.engine.budgets import Budget
 from sim.engine.capacity import GpuState, host_part
 from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, UPLOAD
 from sim.engine.requests import Sliced
 from sim.errors import InvariantError
-from sim.model.cluster import WHOLE
+from sim.model.cluster import WHOLE, Partition
 from sim.model.record import COMPLETED, UNFINISHED
 from sim.model.tasks import RUNNING, WAITING
 
@@ -96,8 +97,14 @@ class Checker:
         placements = [launch.placement for launch in simulation.running.values()]
         if simulation.serving is not None:
             placements += [replica.placement for replica in simulation.serving.replicas]
+        used: dict[Partition, Budget] = {}
         for placement in placements:
             mode = placement.mode
+            if mode.nodes is not None:
+                inside = all(mode.allows(device.node) for device in placement.devices)
+                self._require(inside, f"a launch of partition {mode.partition} is on {placement}, outside it")
+            if mode.limited and mode.partition is not None:
+                used.setdefault(mode.partition, Budget(mode.partition)).take(mode, placement.devices)
             by_node: dict[int, int] = {}
             for device in placement.devices:
                 by_node[device.node] = by_node.get(device.node, 0) + 1
@@ -108,6 +115,12 @@ class Checker:
                 cpu[number] -= held
                 if memory[number] is not None:
                     memory[number] -= held_memory  # type: ignore[operator]
+        for partition, budget in capacity.budgets.items():
+            counted = used.get(partition, Budget(partition))
+            self._require((counted.gpus, counted.on) == (budget.gpus, budget.on), f"{partition} does not add up")
+            within = budget.most_gpus is None or budget.gpus <= budget.most_gpus
+            within = within and (budget.most_nodes is None or len(budget.on) <= budget.most_nodes)
+            self._require(within, f"jobs of partition {partition} hold more than it allows")
         for node in capacity.nodes:
             self._require(cpu[node.index] == node.cpu_free >= 0, f"cores of {node.node} do not add up")
             expected = memory[node.index]

@@ -12,6 +12,7 @@ from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Sto
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
+    from sim.engine.state import State
 
 STATES = {
     FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
@@ -24,7 +25,7 @@ def state_of(task: Task) -> str:
     return STATES[task.state]
 
 
-def raised(run: Simulation, error: Exception, where: str) -> PolicyError:
+def raised(run: State, error: Exception, where: str) -> PolicyError:
     """A policy's own exception, with the innermost line."""
     line = ""
     trace = error.__traceback__

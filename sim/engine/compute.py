@@ -15,7 +15,7 @@ from collections.abc import Callable
 from sim.engine.capacity import Capacity, GpuState
 from sim.engine.clock import FINISH, Clock
 from sim.engine.launch import COMPUTE, QUEUED, Engines, Launch, ShareGroup, Stages
-from sim.model.cluster import WHOLE, Device
+from sim.model.cluster import WHOLE, Device, Sharing
 
 
 class Compute:
@@ -26,6 +26,8 @@ class Compute:
         self.capacity = capacity
         self.done = done
         self.materialised: Callable[[Launch], None] | None = None
+        self.slowed: Callable[[Launch], None] | None = None
+        """Told of launches that only computed so far and may end later than they were to."""
         """Is told of launches that go through stages from now on, if anybody wants to know."""
         for state in capacity.of:
             if isinstance(state, GpuState):
@@ -129,10 +131,15 @@ class Compute:
                 sharing = device.type.sharing
                 if sharing.kind == "timeslice" and len(engines.computing) > 1:
                     portion = min(1.0, WHOLE / engines.share)
-                    factor *= portion * (1.0 - sharing.switch_cost)
+                    measured = sharing.pairs and _measured(launch, engines.computing, sharing)
+                    factor *= measured or portion * (1.0 - sharing.switch_cost)
                     part *= portion
                 elif sharing.kind == "mps":
-                    factor /= 1.0 + sharing.interference * (engines.share - mode.share) / WHOLE
+                    measured = sharing.pairs and _measured(launch, engines.computing, sharing)
+                    if measured:
+                        factor *= measured
+                    else:
+                        factor /= 1.0 + sharing.interference * (engines.share - mode.share) / WHOLE
             busy += part
             watts += part * power * state.frequency**3
             rate = min(rate, factor)
@@ -224,6 +231,17 @@ class Compute:
         stages.watts = stages.busy_rate * (power.busy - power.idle)
         if self.materialised is not None:
             self.materialised(launch)
+        if self.slowed is not None:
+            self.slowed(launch)
+
+
+def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
+    """Speed beside the others on an accelerator where it was measured for their classes; 0 where it was not."""
+    speed = 1.0
+    for other in computing:
+        if other is not launch:
+            speed /= sharing.slower.get((launch.task.class_, other.task.class_), math.inf)
+    return speed
 
 
 def work(launch: Launch) -> float:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.capacity import GpuState
+from sim.engine.clock import FAULT, Timer
 from sim.engine.launch import RESTORE
 from sim.model.cluster import Device
 from sim.model.record import FAILED
@@ -21,6 +22,8 @@ class Devices:
     def __init__(self, run: Simulation):
         self.run = run
         self.lost_items: dict[int, None] = {}
+        self.waking: dict[int, Timer] = {}
+        """What ends the waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
@@ -31,7 +34,7 @@ class Devices:
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
-        """A policy's Set: a frequency, or "off" or "on"."""
+        """A policy's Set: a frequency, or "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
         run.steady = False
         now = run.clock._now
@@ -42,7 +45,13 @@ class Devices:
                 raise run.illegal(f"puts {device} to sleep while data are being brought there")
             if busy:
                 raise run.illegal(f"puts {device} to sleep while {busy[0].task} runs there")
-            if not state.asleep:
+            waking = self.waking.pop(device.index, None)
+            if waking is not None:
+                run.clock.cancel(waking)
+                log.remove((state.ready_at, device.index, "awake", 0.0))
+                state.ready_at = now
+                log.append((now, device.index, "sleep", 0.0))
+            elif not state.asleep:
                 if state.ready_at > now:  # it was waking, and will not be awake then after all
                     log.remove((state.ready_at, device.index, "awake", 0.0))
                     state.ready_at = now
@@ -51,15 +60,19 @@ class Devices:
                 log.append((now, device.index, "sleep", 0.0))
                 run.capacity.changed(state)
                 run.call(run.scheduler.device, device, False)
-        elif wanted == "on":
-            if state.asleep:
-                state.asleep = False
+        elif wanted in ("on", "wake"):
+            if state.asleep and device.index not in self.waking:
                 state.ready_at = now + device.type.power.wake
-                state.normal = False
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))
-                run.capacity.changed(state)
-                run.call(run.scheduler.device, device, True)
+                if wanted == "wake" and state.ready_at > now:
+                    self.waking[device.index] = timer = Timer(lambda _: self._awake(device))
+                    run.clock.at(state.ready_at, FAULT, timer)
+                else:
+                    self._open(device)
+            elif wanted == "on" and device.index in self.waking:
+                run.clock.cancel(self.waking[device.index])
+                self._open(device)
         else:
             if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
                 raise run.illegal(f"sets {device} to frequency {wanted!r}")
@@ -71,6 +84,19 @@ class Devices:
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
                 run.launcher.compute.retime(device, launches)
+
+    def _open(self, device: Device) -> None:
+        """A device that was asleep may be given launches from now on."""
+        run, state = self.run, self.state(device)
+        self.waking.pop(device.index, None)
+        state.asleep = False
+        state.normal = False
+        run.capacity.changed(state)
+        run.call(run.scheduler.device, device, True)
+
+    def _awake(self, device: Device) -> None:
+        self._open(device)
+        self.run.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""

@@ -177,8 +177,12 @@ class Launcher:
             else:
                 detail("upload"), detail("compute"), detail("download")
 
-    def stop(self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False) -> float:
+    def stop(
+        self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
+    ) -> float:
         """End a launch before its time.  Returns the seconds during which its state is being saved.
+
+        `killed`: its tasks end with it, which is no preemption.
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
         checkpoint.
@@ -237,7 +241,7 @@ class Launcher:
         self.account(launch, end, kept if progress else 0.0)
         launch.stage = OVER
         name = "migrations" if outcome == LAUNCH_MOVED else "preemptions"
-        for task in launch.tasks:
+        for task in () if killed else launch.tasks:
             self.recorder.detail(name)[task.index] += 1
         for task in launch.tasks if saving else ():
             task._history.saved_by = now + saving

@@ -35,7 +35,8 @@ def undisturbed(run: RunInput, links: Links) -> bool:
     served = sum(len(service.rows) for service in run.services)
     if not run.services or served < len(tasks) or tasks.predecessors is not None or tasks.items:
         return False
-    if run.faults or not all(batching.undisturbed for batching in run.batching):
+    disturbed = not run.scheduler.undisturbed or not all(batching.undisturbed for batching in run.batching)
+    if run.faults or disturbed:
         return False
     modes = [mode for service in run.services for mode in service.shape.modes]
     devices = [device for node in run.cluster.nodes for device in node.accelerators]

@@ -13,6 +13,7 @@ from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, U
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
 from sim.engine.pipeline import BatchLaunch
+from sim.engine.pool import PoolEnds
 from sim.engine.shadow import EarliestFit, Ends
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
@@ -97,6 +98,11 @@ class EngineView:
         """When nodes will have room; only where the run is steady."""
         return Ends(self)
 
+    @cached_property
+    def pool(self) -> PoolEnds:
+        """When accelerators will be free, wherever they are; only where the run is steady."""
+        return PoolEnds(self)
+
     # Where does it fit? -------------------------------------------------------------------------------------
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
@@ -135,6 +141,14 @@ class EngineView:
         refusal = self._simulation.launcher.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
+    def first_among(self, mode: Mode, nodes: int) -> Placement | None:
+        mask = self._capacity.mask(mode) & nodes
+        if mask:
+            return self._capacity.on_node(mode, self._capacity.nodes[(mask & -mask).bit_length() - 1])
+        if not mode.span_any:
+            return None
+        return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
+
     def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
         """See the contract.  Cost: O(1) where there is one such device, else linear in those on which it fits."""
         only = self._only.get(mode)
@@ -142,6 +156,8 @@ class EngineView:
             only = self._only[mode] = self._only_place(mode)
         if only:
             placement, gpu, node = only
+            if mode.limited and not self._capacity.mask(mode):
+                return None
             room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
             return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
@@ -168,6 +184,8 @@ class EngineView:
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
+        if not mode.allows(device.node):
+            return ()
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def nodes_fitting(self, mode: Mode) -> list[int]:
@@ -223,6 +241,22 @@ class EngineView:
         if placement is not None:
             return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
         return bool(self._capacity.mask(mode)) or (mode.span_any and self.first(mode) is not None)
+
+    def over_limit(self, task: Task) -> bool:
+        """See the contract: one test where nothing is limited."""
+        modes = task.shape.modes
+        if not any(mode.limited for mode in modes):
+            return False
+        capacity = self._capacity
+        for position in task.allowed or range(len(modes)):
+            mode = modes[position]
+            if not mode.limited:
+                return False
+            budget = capacity.budget(mode)
+            beyond = not budget.new_nodes() and not capacity.room(mode) & budget.mask
+            if budget.enough(mode) and not beyond:
+                return False
+        return True
 
     # How long? ------------------------------------------------------------------------------------------------
 
