@@ -52,6 +52,8 @@ class Sharing:
     mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
     mig: a fraction takes a slice of the present layout, at least as large; another layout is taken on only when
         the GPU is empty, and costs `reconfigure` seconds.
+    pairs: (class, class beside it, times slower than alone), as measured, for timeslice and mps; inf where two cannot
+        share.  Beside several the factors multiply.  Pairs that are not there, or cannot be, go by the rule above.
     """
 
     kind: SharingKind = "exclusive"
@@ -59,6 +61,12 @@ class Sharing:
     interference: float = 0.0
     layouts: tuple[tuple[float, ...], ...] = ((1.0,),)
     reconfigure: float = 0.0
+    pairs: tuple[tuple[str, str, float], ...] = ()
+
+    @cached_property
+    def slower(self) -> dict[tuple[str, str], float]:
+        """Times slower by class and class beside it."""
+        return {(one, other): times for one, other, times in self.pairs}
 
 
 PreemptionKind = Literal["context_switch", "drain", "flush", "flep"]
@@ -97,6 +105,27 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Price:
+    """Money that a device or a node costs for each second in which it is up, and in which it is asleep.
+
+    Of a CPU it is that of one core.  Nothing is paid while a device is down.
+    """
+
+    up: float = 0.0
+    asleep: float = 0.0
+
+    def __add__(self, other: Price) -> Price:
+        return Price(self.up + other.up, self.asleep + other.asleep)
+
+    def over(self, parts: int) -> Price:
+        """An equal part of it."""
+        return Price(self.up / parts, self.asleep / parts)
+
+
+FREE = Price()
+
+
+@dataclass(frozen=True)
 class DeviceType:
     """A named type of device; `kind` is cpu, gpu or that of another accelerator (npu, ...)."""
 
@@ -110,8 +139,12 @@ class DeviceType:
     power: Power = field(default_factory=Power)
     preemption: Preemption = field(default_factory=Preemption)
     multiprocessors: int | None = None
+    price: Price = FREE
     peak: object | None = None
     """What the roofline cost model needs to know of this type (`sim.workload.roofline.Peak`), if anything."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # not of all fields: types are keys in the innermost loops
 
 
 @dataclass(frozen=True)
@@ -155,6 +188,41 @@ class NodeSpec:
     network: Link = field(default_factory=Link)
     """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
     rack: str | None = None
+    price: Price = FREE
+    """Of the node as a whole; its accelerators carry it in equal parts, without any its cores do."""
+    partitions: tuple[str, ...] = ()
+    """Names of the partitions (virtual clusters) to which these nodes belong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """A named part of the cluster, and the rules for jobs there.  Partitions may overlap.  Compared by identity."""
+
+    name: str
+    mask: int = 0
+    """Bitmask of the indexes of its nodes."""
+    default: bool = False
+    """Do jobs that name no partition go here?"""
+    default_time: float | None = None
+    """Time limit of jobs that have none of their own; None: `max_time`."""
+    max_time: float = math.inf
+    tier: int = 0
+    """Jobs of a higher tier go first, where the scheduler knows of tiers."""
+    max_gpus: float | None = None
+    """GPUs that its jobs may hold at once."""
+    max_nodes: int | None = None
+    """Nodes on which its jobs may be at once."""
+    users: tuple[str, ...] | None = None
+    accounts: tuple[str, ...] | None = None
+    """Who may use it; None: everybody."""
+
+    @property
+    def limited(self) -> bool:
+        """Is there a limit on what its jobs hold at once?"""
+        return self.max_gpus is not None or self.max_nodes is not None
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -186,6 +254,12 @@ class Cluster:
         for spec in specs:
             for copy in range(spec.count):
                 self._add(spec, copy)
+        masks: dict[str, int] = {}
+        for node in self.nodes:
+            for name in node.spec.partitions:
+                masks[name] = masks.get(name, 0) | 1 << node.index
+        self.partitions = {name: Partition(name, mask) for name, mask in masks.items()}
+        """By name; whoever builds the cluster may replace them by others, with rules."""
 
     def _add(self, spec: NodeSpec, copy: int) -> None:
         index = len(self.nodes)
@@ -231,11 +305,36 @@ class Cluster:
             if kind in (d.type.kind, d.type.name)
         )
 
+    @cached_property
+    def prices(self) -> list[Price]:
+        """Of each device (of a CPU: of one core), its part of its node's price included."""
+        found = []
+        for device in self.devices:
+            node = self.nodes[device.node]
+            carriers = len(node.accelerators) or node.cpus
+            carries = (device.local >= 0) == bool(node.accelerators)
+            found.append(device.type.price + (node.spec.price.over(carriers) if carries and carriers else FREE))
+        return found
+
+    @property
+    def priced(self) -> bool:
+        """Does anything here cost money?"""
+        return any(price != FREE for price in self.prices)
+
+    def price_of(self, kind: str) -> float:
+        """Money for a second of a device of this type (a core), on average over those there are; 0 of none."""
+        paid = [
+            (price.up, self.nodes[device.node].cpus if device.type.kind == "cpu" else 1)
+            for device, price in zip(self.devices, self.prices, strict=True) if device.type.name == kind
+        ]  # fmt: skip
+        number = sum(count for _, count in paid)
+        return sum(price * count for price, count in paid) / number if number else 0.0
+
     def describe(self) -> str:
         """One line for people: `8 x (32 cores, 4 x v100)`."""
         groups: list[tuple[NodeSpec, int]] = []
         for node in self.nodes:
-            spec = replace(node.spec, count=1, name=None)
+            spec = replace(node.spec, count=1, name=None, partitions=(), price=FREE)
             if groups and groups[-1][0] == spec:
                 groups[-1] = (spec, groups[-1][1] + 1)
             else:

@@ -30,6 +30,8 @@ class FaultProcess:
     groups: dict[int, tuple[int, ...]] | None = None
     mean: float = math.inf
     """Of `between`."""
+    longest: float = math.inf
+    """What `between` never exceeds."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,9 @@ class Plan:
 
 
 def can_host(node: Node, mode: Mode) -> bool:
-    """Does an idle node have the cores and the memory, on host and device, that a mode needs?"""
+    """Does an idle node have the cores and the memory, on host and device, that a mode needs, and may it go there?"""
+    if not mode.allows(node.index):
+        return False
     enough_cores = mode.cpus <= 1000 * node.cpus
     enough_memory = node.memory is None or mode.memory <= node.memory
     return enough_cores and enough_memory and (mode.type.memory is None or mode.gpu_memory <= mode.type.memory)

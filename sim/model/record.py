@@ -77,6 +77,8 @@ class RunInput:
     warnings: list[str] = field(default_factory=list)
     """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
     faults: list[Faults] = field(default_factory=list)
+    grace: float | None = None
+    """Seconds after their time limit at which tasks are killed; None: they may overrun it."""
     traces: list[str] = field(default_factory=list)
     """Of each trace whose arrivals are replayed how it was resampled; an empty text where it was not."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Device, DeviceType
+from sim.model.cluster import WHOLE, Device, DeviceType, Partition
 from sim.model.ragged import Ragged
 
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
@@ -89,12 +89,21 @@ class Mode:
     download: StageTime = field(default_factory=StageTime)
     batch_limit: int = 1
     """Most tasks in one launch."""
+    partition: Partition | None = None
+    """The partition to which its tasks are bound."""
 
+    nodes: int | None = field(init=False)
+    """Bitmask of the nodes that it may use; None: all."""
+    limited: bool = field(init=False)
+    """Does a limit of its partition on all that runs there apply?"""
     bare: bool = field(init=False)
-    """One whole accelerator and nothing else, neither host nor its memory: the commonest demand by far."""
+    """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
 
     def __post_init__(self) -> None:
-        nothing_else = not (self.cpus or self.memory or self.gpu_memory)
+        bound = self.partition
+        object.__setattr__(self, "nodes", None if bound is None else bound.mask)
+        object.__setattr__(self, "limited", bound is not None and bound.limited)
+        nothing_else = not (self.cpus or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
 
     @property
@@ -114,6 +123,10 @@ class Mode:
     def width(self) -> float:
         """Devices that are busy while a launch computes: GPUs, or cores."""
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus / 1000
+
+    def allows(self, node: int) -> bool:
+        """May it use this node at all?"""
+        return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
         """Rate of a launch on these devices for where they lie: 1 unless it is a gang."""
@@ -210,6 +223,13 @@ class Tasks:
     items: list[Item] = field(default_factory=list)
     hash_ids: Ragged | None = None
     """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
+    time_limit: np.ndarray | None = None
+    """Seconds that a task may hold its devices; inf where there is no limit.  See `RunInput.grace`."""
+    partition_code: np.ndarray | None = None
+    partitions: list[str] = field(default_factory=lambda: [""])
+    """Partitions to which tasks are bound; empty: none."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """By row: why a task is rejected as it comes, whatever the policies say."""
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     """Further columns of the source (tokens, recorded starts, ...), by name; carried into the result."""
 
@@ -318,6 +338,24 @@ class Task:
         """Absolute time at which patience ends if the task has not started; inf where there is none."""
         column = self._table.expires
         return math.inf if column is None else float(column[self.index])
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that it may hold its devices; inf where there is no limit."""
+        column = self._table.time_limit
+        return math.inf if column is None else float(column[self.index])
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition to which it is bound; empty where there is none."""
+        table = self._table
+        return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
+
+    def label(self, name: str) -> str:
+        """A text of its source, such as `account` or `qos`; empty where it has none."""
+        column = self._table.extra.get(name)
+        value = None if column is None else column[self.index]
+        return "" if value is None or value != value else str(value)
 
     @property
     def bytes_in(self) -> int:

@@ -39,12 +39,14 @@ from sim.policy.contract import (
 from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step
 from sim.policy.lists import Discipline, ListScheduler, arrival_order
 from sim.policy.planned import PlannedScheduler
-from sim.policy.queues import TaskQueue
+from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.rest import Progress, Rest
 
 __all__ = [
     "Accept", "Admission", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer", "Discard",
-    "Discipline", "Dispatcher", "Drop", "Fetch", "Generation", "Hold", "IterationPolicy", "Linger", "ListScheduler",
-    "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler", "Reject", "Replica", "RequestQueue",
-    "Requests", "Routing", "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View",
-    "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order",
+    "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Hold", "IterationPolicy", "Linger",
+    "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler", "Progress", "Reject",
+    "Replica", "RequestQueue", "Requests", "Rest", "Routing", "Scheduler", "Set", "Shadow", "Start", "Step", "Stop",
+    "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order",
+    "nodes_of", "partition_of",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from sim.errors import Problem, ScenarioError, UsageError
@@ -109,11 +109,15 @@ class Hold(_Shown):
 
 
 class Set(_Shown):
-    """Set a device's frequency (1 is nominal), or put it to sleep ("off") or wake it ("on")."""
+    """Set a device's frequency (1 is nominal), put it to sleep ("off") or wake it ("on", "wake").
+
+    After "on" launches may be placed there at once, and wait for it; after "wake" it takes none before it is awake,
+    which the hook `device` tells.
+    """
 
     __slots__ = ("device", "frequency")
 
-    def __init__(self, device: Device, frequency: float | Literal["off", "on"] = 1.0):
+    def __init__(self, device: Device, frequency: float | Literal["off", "on", "wake"] = 1.0):
         self.device = device
         self.frequency = frequency
 
@@ -201,6 +205,10 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
+    undisturbed: bool = True
+    """Does it only start tasks and reject them?  One that stops them, or sets devices, says False: then batches of
+    requests do not go the engine's short way, in which nothing may disturb them."""
+
     notes: Mapping[str, Any] = {}
     """What the policy tells of its work besides what it did, kept with the run: names and plain values.
 
@@ -255,6 +263,12 @@ class PlanProblem:
     `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on
     the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
     scheduler of any kind and gives what it did as a plan.  Where there is no engine they raise.
+
+    In mid-run (`sim.policy.rest`) the tasks are those that have not started, with the work that they have left, and
+    arrive at `now` or later.  `free_at` says by the name of a lane (`n0/g1`, `n0/cpu3`) when it will have ended what
+    it runs; lanes that it does not name are free, inf: the lane is down.  `data`: where copies of items lie by now
+    (devices, and node indexes for host memory); of items that it does not name, where they were at the start.
+    Makespans are then counted from `now`.
     """
 
     tasks: Tasks
@@ -262,6 +276,17 @@ class PlanProblem:
     random: np.random.Generator | None = None
     simulate: Callable[[Plan], float] = _no_engine
     rehearse: Callable[[Scheduler], Plan] = _no_engine
+    now: float = 0.0
+    free_at: Mapping[str, float] = field(default_factory=dict)
+    data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
+    in_mid_run: bool = False
+
+    @property
+    def origin(self) -> float:
+        """What makespans are counted from: the first arrival, in mid-run `now`."""
+        if self.in_mid_run:
+            return self.now
+        return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
 
 
 class Admission:
@@ -293,7 +318,11 @@ class Shadow(Protocol):
     """When and where a task that does not fit now could start, as far as estimates tell."""
 
     time: float
-    placement: Placement | None
+    anywhere: bool
+    """Do the nodes not matter to the task: is what another leaves it the same wherever that starts?"""
+
+    @property
+    def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if starting `task` there now cannot delay the shadow's task."""
@@ -339,6 +368,10 @@ class View(Protocol):
         """The first devices on which a mode fits now."""
         ...
 
+    def first_among(self, mode: Mode, nodes: int) -> Placement | None:
+        """The same on some nodes: `nodes` has bit n set for node n."""
+        ...
+
     def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
         """Of the devices on which a mode of one whole device fits now, with the task's data, the one with the least
         in flight; among equals one that holds the data, then the first."""
@@ -366,6 +399,10 @@ class View(Protocol):
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
+        ...
+
+    def over_limit(self, task: Task) -> bool:
+        """Does a limit on what its partition has in use keep the task from starting, whatever else is free?"""
         ...
 
     def duration(self, task: Task, placement: Placement) -> float:

@@ -6,14 +6,16 @@ from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Literal
 
+from sim.model.cluster import Partition
 from sim.model.plan import Placement
-from sim.model.tasks import Shape, Task
+from sim.model.tasks import WAITING, Shape, Task
 from sim.policy.batching import Counter, Dispatcher
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Decision,
+    Hold,
     OrderKey,
     PlacementRule,
     Reject,
@@ -22,7 +24,7 @@ from sim.policy.contract import (
     View,
     Wait,
 )
-from sim.policy.queues import TaskQueue
+from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 
 Discipline = Literal["block", "skip"]
 
@@ -45,12 +47,14 @@ class ListScheduler(Scheduler):
 
     order: key of a task, constant while it waits; the least goes first, ties by arrival.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
-    discipline: "block": nothing passes a head that does not fit; "skip": whatever fits may start.
+    discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
+    may start.
     drop_expired: reject a task that comes to the head of its queue when its deadline has passed.
 
-    Under "block" there is one queue.  Under "skip" tasks with equal demands share a shape and a queue, merged at
-    their heads; a shape that does not fit is dropped for the round, so nothing is tried twice.
-    Cost: O(log n) a task, and under "skip" O(shapes) a round.
+    Under "block" there is one queue, or one for each partition, merged at their heads.  Under "skip" tasks with equal
+    demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so nothing
+    is tried twice.
+    Cost: O(log n) a task and, under "skip", O(shapes) a round; under "block" O(partitions) a start.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class ListScheduler(Scheduler):
         self.discipline = discipline
         self.drop_expired = drop_expired
         self.queue = TaskQueue()
+        self.of_partition: dict[Partition, TaskQueue] = {}
+        """Under "block": those bound to a partition; all others are in `queue`."""
         self.by_shape: dict[Shape | tuple[Shape, tuple[int, ...]], TaskQueue] = {}
         """A queue for each demand: a shape, and where admission ties tasks to some of its modes these besides."""
         self.dispatcher: Dispatcher | None = None
@@ -73,6 +79,9 @@ class ListScheduler(Scheduler):
         self._blocked: dict[Shape | tuple[Shape, tuple[int, ...]], None] = {}
         """Demands that fit nowhere since the last release."""
         self._releases = -1
+        self._aside: dict[int, Task] = {}
+        """By row: tasks passed over since a limit of their partition keeps them, until something comes free."""
+        self._aside_since = -1
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.dispatcher = Dispatcher(self.order, counters)
@@ -80,13 +89,27 @@ class ListScheduler(Scheduler):
 
     def ready(self, task: Task) -> None:
         if self.discipline == "block":
-            self.queue.push(self.order(task), task)
+            self._line(task).push(self.order(task), task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
             queue = self.by_shape.get(demand)
             if queue is None:
                 queue = self.by_shape[demand] = TaskQueue()
             queue.push(self.order(task), task)
+
+    def _line(self, task: Task) -> TaskQueue:
+        """Under "block": where it waits."""
+        partition = partition_of(task)
+        if partition is None:
+            return self.queue
+        line = self.of_partition.get(partition)
+        if line is None:
+            line = self.of_partition[partition] = TaskQueue()
+        return line
+
+    def queues(self) -> list[TaskQueue]:
+        """The queues whose heads may start: under "block" one for each partition, under "skip" one a shape."""
+        return [self.queue, *self.of_partition.values()] if self.discipline == "block" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if self.dispatcher is None:
@@ -105,35 +128,82 @@ class ListScheduler(Scheduler):
         if self.discipline == "skip":
             yield from self._skipping(view)
             return
-        head = yield from self.start_in_order(view)
-        if head is None:
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
+            closed |= nodes_of(head)
+        if not closed:
             yield WAIT_FOR_READY
         else:
-            # Behind a blocked head a newcomer cannot help, unless it can become the head itself.
-            yield WAIT_FOR_RELEASE if self.order is arrival_order else WAIT_FOR_CHANGE
+            # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
+            hopeless = closed == EVERYWHERE and self.order is arrival_order
+            yield WAIT_FOR_RELEASE if hopeless else WAIT_FOR_CHANGE
 
-    def start_in_order(self, view: View) -> Generator[Decision, None, Task | None]:
-        """Start from the head on until one does not fit: returns that task, or None when the queue is empty."""
-        queue, rule, drop = self.queue, self.placement, self.drop_expired
-        head, pop = queue.head, queue.pop
+    def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
+        """Start from the head on until one does not fit: returns that task, or None when nobody is left to try.
+
+        closed: nodes on which blocked heads wait (`nodes_of`); tasks that may use any of these are passed over.  So
+        where partitions share no nodes each has a head, and who calls until None has met them all.
+        Whom a limit of its partition keeps blocks nobody, and is looked at again when something has come free.
+        """
+        self.bring_back(view)
+        if closed == EVERYWHERE:
+            return None
+        rule, drop = self.placement, self.drop_expired
+        queue: TaskQueue | None = self.queue
         while True:
-            task = head()
+            if self.of_partition and (queue := self._first_open(closed)) is None:
+                return None
+            assert queue is not None
+            task = queue.head()
             if task is None:
                 return None
             if drop and task.deadline <= view.now:
-                pop()
+                queue.pop()
                 yield Reject(task, "its deadline passed while it waited")
                 continue
             placement = view.fit(task) if rule is None else rule(task, view)
             if placement is None:
+                if view.over_limit(task):
+                    yield self.set_aside(task, view)
+                    continue
                 return task
-            pop()
+            queue.pop()
             yield Start(task, placement)
 
+    def _first_open(self, closed: int) -> TaskQueue | None:
+        """Of the queues for nodes that are not closed the one whose head goes first; None where nobody waits."""
+        found, least = None, None
+        if not closed:
+            found, least = self.queue, self.queue.head_entry()
+        for partition, queue in self.of_partition.items():
+            if not partition.mask & closed:
+                entry = queue.head_entry()
+                if entry is not None and (least is None or entry < least):
+                    found, least = queue, entry
+        return None if least is None else found
+
+    def set_aside(self, task: Task, view: View) -> Hold:
+        """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""
+        self.queue.remove(task)
+        self._aside_since = view.releases
+        self._aside[task.index] = task
+        return Hold(task, "quota")
+
+    def bring_back(self, view: View) -> None:
+        """Queue those that were set aside, if something has come free since."""
+        if self._aside and view.releases != self._aside_since:
+            for kept in self._aside.values():
+                if kept.state == WAITING:
+                    self._line(kept).push(self.order(kept), kept)
+            self._aside.clear()
+
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """The waiting tasks behind a head, in order; at most `depth` of them."""
-        tasks = list(self.queue) if depth is None else self.queue.first(depth + 1)
-        return [task for task in tasks if task is not head]
+        """Under "block": the waiting tasks behind a head, in order, whatever their partition; at most `depth`."""
+        lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
+        tasks = [task for line in lines for task in line if task is not head]
+        if self.of_partition:
+            tasks.sort(key=lambda task: (self.order(task), task.arrival, task.index))
+        return tasks[:depth]
 
     def _skipping(self, view: View) -> Iterator[Decision]:
         if view.releases != self._releases:  # capacity has come free: what was blocked may fit

@@ -8,10 +8,25 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain
 from typing import Any
 
+from sim.model.cluster import Partition
 from sim.model.tasks import WAITING, Task
 
 Entry = tuple[Any, float, int, int, Task]
 """Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""
+
+EVERYWHERE = -1
+"""All nodes, as a bitmask."""
+
+
+def partition_of(task: Task) -> Partition | None:
+    """The partition to which the task is bound; None where it may go anywhere."""
+    return task.shape.modes[0].partition
+
+
+def nodes_of(task: Task) -> int:
+    """Bitmask of the nodes that the task's partition leaves it; EVERYWHERE where it is bound to none."""
+    nodes = task.shape.modes[0].nodes
+    return EVERYWHERE if nodes is None else nodes
 
 
 class TaskQueue:

@@ -31,6 +31,8 @@ from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
 from sim.scenario.served import services_of, weights
 from sim.scenario.served_llm import language_of
+from sim.scenario.site import apply_rules, with_partitions
+from sim.scenario.site_schema import Site
 from sim.scenario.streams import Context, Stream
 from sim.scenario.synthetic import build_synthetic
 from sim.scenario.workload_schema import DataItem, Entry
@@ -56,7 +58,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     """
     model = scenario.model
     random = RandomTree(model.seed if seed is None else seed, replication)
-    cluster = build_cluster(model.cluster, scenario.document)
+    cluster = with_partitions(build_cluster(model.cluster, scenario.document), model.site, scenario.document)
     horizon = math.inf if model.horizon is None else model.horizon
     context = Context(scenario.document, cluster, ModeBook(cluster), random, horizon)
     streams, items, problems = _parts(dict(enumerate(model.workload)), model.data, scenario.table, context)
@@ -78,7 +80,12 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
     if problems:
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
-    context.warnings += check_chances(tasks, faults, cluster)
+    apply_rules(tasks, model.site, context)
+    if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
+        first = next(iter(tasks.refused))
+        text = f"{policies.scheduler.name} plans all tasks beforehand, and {tasks.name(first)} "
+        raise ScenarioError(Problem(f"{text}{tasks.refused[first]}; leave such tasks out", key="workload"))
+    context.warnings += check_chances(tasks, faults, cluster, horizon)
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
     if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
@@ -106,6 +113,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         iteration=iteration,
         warnings=context.warnings,
         faults=faults,
+        grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
 
@@ -218,7 +226,8 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
     cluster = _valid(ClusterModel, data.get("cluster"), context)
     items = [_valid(DataItem, item, context) for item in as_list(data.get("data"))]
     try:
-        built = None if cluster is None else build_cluster(cluster, document)
+        site = _valid(Site, data.get("site") or {}, context) or Site()
+        built = None if cluster is None else with_partitions(build_cluster(cluster, document), site, document)
     except ScenarioError as error:
         return error.problems + _repeated(entries, document)
     if built is None or None in items:
@@ -394,6 +403,9 @@ def merge(
         rank[order] = np.arange(total)
     class_code, classes = _merged_codes(streams, "class_code", "classes", sizes)
     user_code, users = _merged_codes(streams, "user_code", "users", sizes)
+    partition_code, partitions = _merged_codes(streams, "partition_code", "partitions", sizes)
+    refused = {int(rank[start + row]): reason for stream, start in zip(streams, starts.tolist(), strict=False)
+               for row, reason in stream.refused.items()}  # fmt: skip
     deadline, patience = optional("deadline", math.nan), optional("patience", math.inf)
     bytes_in, bytes_out = _bytes(optional("bytes_in", 0.0)), _bytes(optional("bytes_out", 0.0))
     tasks = Tasks(
@@ -415,8 +427,14 @@ def merge(
         bytes_out=bytes_out,
         items=items,
         hash_ids=_hash_ids(streams, order),
+        partition_code=None if partition_code is None else sort(partition_code),
+        partitions=partitions,
+        refused=dict(sorted(refused.items())),
         extra=_extras(streams, sizes, sort),
     )
+    if any(partitions) and "partition" not in tasks.extra:
+        codes = np.zeros(total, dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
+        tasks.extra["partition"] = np.array(partitions, dtype=object)[codes]
     _join_graph(tasks, streams, starts, rank, order)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Sharing
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import FREE, Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
 from sim.scenario import cluster_schema as schema
 from sim.scenario.document import Document, Path_
 
@@ -22,7 +23,7 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
     specs = []
     for number, nodes in enumerate(cluster.nodes):
         path: Path_ = ("cluster", "nodes", number)
-        spec = _spec(nodes)
+        spec = _spec(nodes, cluster.prices)
         parts = [("cpu", spec.cpu_type)] + [("gpus", device) for device, _ in spec.accelerators]
         for key, device in parts:
             first, where = known.setdefault(device.name, (device, ".".join(map(str, path))))
@@ -43,9 +44,30 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
     if devices > MOST_DEVICES:
         message = f"{devices:,} devices are more than the {MOST_DEVICES:,} that fit into memory"
         problems.append(document.problem(("cluster", "nodes"), message))
+    problems += _prices_without_type(cluster, known, document)
     if problems:
         raise ScenarioError(problems)
     return Cluster(specs)
+
+
+def _prices_without_type(
+    cluster: schema.Cluster, known: dict[str, tuple[DeviceType, str]], document: Document
+) -> list[Problem]:
+    """Prices of types that the cluster does not have, or that are given at the type as well."""
+    problems = []
+    for name in cluster.prices:
+        path: Path_ = ("cluster", "prices", name)
+        if name not in known:
+            near = suggestion(name, known) or f"; there are {', '.join(known)}"
+            problems.append(document.problem(path, f'the cluster has no device type "{name}"{near}'))
+    for number, nodes in enumerate(cluster.nodes):
+        at_type: list[tuple[str, schema.Accelerator | schema.Cpu]] = [("gpus", one) for one in nodes.gpus]
+        at_type += [("accelerators", one) for one in nodes.accelerators]
+        for key, one in (*at_type, ("cpu", nodes.cpu)):
+            if one.price is not None and one.type in cluster.prices:
+                text = f'the price of "{one.type}" is given under cluster.prices too; leave one of the two out'
+                problems.append(document.problem(("cluster", "nodes", number, key), text))
+    return problems
 
 
 def _names(spec: NodeSpec) -> list[str]:
@@ -60,8 +82,8 @@ def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
     return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
 
 
-def _spec(nodes: schema.Nodes) -> NodeSpec:
-    accelerators = [(_type(one, nodes.pcie), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
+def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
+    accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
     network = nodes.network
     return NodeSpec(
@@ -71,7 +93,8 @@ def _spec(nodes: schema.Nodes) -> NodeSpec:
         count=nodes.count,
         name=nodes.name,
         cpu_type=DeviceType(
-            nodes.cpu.type, kind="cpu", speed=nodes.cpu.speed, power=_power(nodes.cpu.power), peak=nodes.cpu.peak
+            nodes.cpu.type, kind="cpu", speed=nodes.cpu.speed, power=_power(nodes.cpu.power), peak=nodes.cpu.peak,
+            price=_price(nodes.cpu.price or prices.get(nodes.cpu.type)),
         ),
         switch_size=switch.size if switch else None,
         switch=_link(switch) if switch else Link(),
@@ -82,10 +105,12 @@ def _spec(nodes: schema.Nodes) -> NodeSpec:
         ),
         island_size=nodes.island,
         rack=nodes.rack,
+        price=_price(nodes.price),
+        partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
 
 
-def _type(accelerator: schema.Accelerator, pcie: schema.Pcie) -> DeviceType:
+def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.Price]) -> DeviceType:
     sharing = accelerator.sharing
     return DeviceType(
         accelerator.type,
@@ -100,18 +125,30 @@ def _type(accelerator: schema.Accelerator, pcie: schema.Pcie) -> DeviceType:
             sharing.interference,
             tuple(tuple(layout) for layout in sharing.layouts),
             sharing.reconfigure,
+            tuple(
+                (one, other, math.inf if slower is None else slower)
+                for one, row in sharing.pairs.items() for other, slower in row.items()
+            ),
         ),
         power=_power(accelerator.power),
         preemption=Preemption(
             accelerator.preemption.kind, accelerator.preemption.rate, accelerator.preemption.overhead
         ),
         multiprocessors=accelerator.multiprocessors,
+        price=_price(accelerator.price or prices.get(accelerator.type)),
         peak=accelerator.peak,
     )
 
 
 def _power(power: schema.Power) -> Power:
     return Power(power.idle, power.busy, power.sleep, power.wake)
+
+
+def _price(price: schema.Price | None) -> Price:
+    """Asleep it costs what it costs when up, unless that is said."""
+    if price is None:
+        return FREE
+    return Price(price.up, price.up if price.asleep is None else price.asleep)
 
 
 def _link(link: schema.Link) -> Link:

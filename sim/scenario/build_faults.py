@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,19 @@ from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Cluster
 from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 from sim.model.tasks import Tasks
+from sim.results.wording import seconds
 from sim.scenario.document import Document, Path_
 from sim.scenario.fault_schema import Fault
+from sim.scenario.site import nodes_named
+from sim.workload.distributions import Constant, Uniform
 
 EVENTS = ("down", "up", "slow")
 
 HARDLY, NEVER = 5.0, 20.0
 """Logarithms of the attempts from which on a task is warned of, or refused."""
+
+FOR_EVER = 1e9
+"""The same of a task for which no number of attempts is enough."""
 
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
@@ -64,51 +71,81 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
         entry.together,
         _racks(cluster) if entry.together else None,
         every.mean,
+        _longest(every),
     )
 
 
-def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster) -> list[str]:
-    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to.
+def _longest(every: Any) -> float:
+    """What times between faults never exceed, where their distribution says so."""
+    if isinstance(every, Constant):
+        return float(every.value)
+    return float(every.high) if isinstance(every, Uniform) else math.inf
 
-    Between two checkpoints a task needs a stretch without a fault on any of its devices: with faults at a rate r per
-    device, about exp(r × devices × seconds) attempts.
+
+def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
+    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to, unless
+    the run has a horizon at which it ends all the same.
+
+    Between two checkpoints a task needs a stretch without a fault on any of its devices, restoring included: with
+    faults at a rate r per device, about exp(r × devices × seconds) attempts; for ever, where the time between faults
+    is never as long.
     """
-    rates = _rates(faults, cluster)
+    rates, longest = _rates(faults, cluster)
     if not any(rates.values()):
         return []
     least = np.full(len(tasks), np.inf)
+    wanted, between = np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         for position, mode in enumerate(shape.modes):
-            stretch = np.minimum(tasks.time[rows, position] + mode.fixed, shape.stopping.interval)
-            attempts = stretch * rates[mode.type.name] * max(1, mode.gpus)
+            whole, interval = tasks.time[rows, position] + mode.fixed, shape.stopping.interval
+            stretch = np.minimum(whole, interval)
+            again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
+            hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
+            rate = rates[mode.type.name] * max(1, mode.gpus)
+            attempts = np.where(hopeless, FOR_EVER, again * rate)
+            better = attempts < least[rows]
+            wanted[rows[better]] = again[better]
+            between[rows[better]] = 1 / rate if rate else math.inf
             least[rows] = np.fmin(least[rows], attempts)
+    least[list(tasks.refused)] = 0.0
     worst = int(np.argmax(least)) if len(least) else 0
     if not len(least) or least[worst] <= HARDLY:
         return []
     number = int((least > HARDLY).sum())
+    needs = f"e^{least[worst]:.0f}" if least[worst] < FOR_EVER else "without end"
     told = (
         f"{number:,} of {len(tasks):,} tasks need e^{HARDLY:g} attempts and more between two checkpoints, so often do "
-        f"devices fail (task {tasks.name(worst)}: e^{least[worst]:.0f})"
+        f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
+        f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
     if least[worst] > NEVER:
-        text = f"{told}: they cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        never = int((least > NEVER).sum())
+        text = f"{told}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        if horizon < math.inf:
+            return [text]
         raise ScenarioError(Problem(text, key="faults"))
     return [told]
 
 
-def _rates(faults: list[Faults], cluster: Cluster) -> dict[str, float]:
-    """Failures per second of the device of each type that fails least, with the failures of its node."""
+def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
+    """Failures per second of the device of each type that fails least, with the failures of its node; and the longest
+    that any device of the type can be without one."""
     per_device = np.zeros(len(cluster.devices))
+    sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
         if isinstance(fault, FaultProcess) and fault.factor is None:
             per_device[list(fault.devices)] += 1.0 / fault.mean
+            sound[list(fault.devices)] = np.minimum(sound[list(fault.devices)], fault.longest)
     rates: dict[str, float] = {}
+    longest: dict[str, float] = {}
     for node in cluster.nodes:
         for device in (node.cpu, *node.accelerators):
             own = per_device[device.index] + (per_device[node.cpu.index] if device is not node.cpu else 0.0)
             rates[device.type.name] = min(rates.get(device.type.name, math.inf), float(own))
-    return rates
+            least = float(min(sound[device.index], sound[node.cpu.index]))
+            longest[device.type.name] = max(longest.get(device.type.name, 0.0), least)
+    return rates, longest
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
@@ -140,12 +177,13 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
     window = entry.maintenance
     assert window is not None
     by_name = {node.name: node.cpu.index for node in cluster.nodes}
-    for name in window.nodes:
-        if name not in by_name:
+    found = {name: nodes_named(name, cluster) for name in window.nodes}
+    for name, nodes in found.items():
+        if not nodes:
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
             raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
     announced = window.start if window.announced is None else window.announced
-    devices = tuple(by_name[name] for name in window.nodes)
+    devices = tuple(dict.fromkeys(node.cpu.index for nodes in found.values() for node in nodes))
     return Maintenance(devices, window.start, window.start + window.length, announced, window.drain)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from sim.errors import ScenarioError, UnknownName, suggestion
-from sim.model.units import Bytes, BytesPerSecond, Fraction, Seconds, Watts
+from sim.model.units import Bytes, BytesPerSecond, Fraction, PerSecond, Seconds, Watts
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short, Whole, unknown
 from sim.scenario.profile_files import included
 from sim.workload import roofline
@@ -40,19 +40,53 @@ class Power(Model):
     """Watts of a device (of a CPU: of one core) and its wake-up delay."""
 
     idle: Watts = 0.0
+    """Watts while up and doing nothing, 0 unless given."""
     busy: Watts = 0.0
+    """Watts while computing at full speed, idle watts included; 0 unless given."""
     sleep: Watts = 0.0
+    """Watts while asleep, 0 unless given."""
     wake: Seconds = 0.0
+    """Time from the order to wake until the device can be used, 0 unless given."""
+
+
+class Price(Model):
+    """Money for a time in which a device (of a CPU: a core) or a node is up; asleep it costs the same unless said.
+
+    `price: 2.5/h` alone is that of both.
+    """
+
+    up: PerSecond
+    """Money for a time in which it is up, used or not, in any currency: 2.5/h."""
+    asleep: PerSecond | None = None
+    """Money for a time asleep; the price of being up unless given."""
+
+
+Priced = Annotated[
+    Price, Short(lambda v: v if isinstance(v, dict | Price) else {"up": v}, {"type": ["string", "number"]})
+]
 
 
 class Sharing(Model):
     """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"]
+    """Who computes at once: exclusive (in start order), timeslice (all, by turns), mps (side by side), mig (slices)."""
     switch_cost: Fraction = 0.0
+    """Share of the rate that time slices lose while several launches take turns, 0 unless given."""
     interference: NotNegative = 0.0
+    """Under mps a launch runs at 1 / (1 + interference × shares of the others), 0 unless given."""
     layouts: list[list[Positive]] = Field(default=[[1.0]], min_length=1)
+    """Of mig the ways to cut one GPU, each a list of shares; one slice of the whole GPU unless given."""
     reconfigure: Seconds = 0.0
+    """Of mig the time to take on another layout, which needs an empty GPU; 0 unless given."""
+    pairs: dict[str, dict[str, Positive | None]] = {}
+    """By class, by class beside it: times slower than alone, as measured; null where two cannot share."""
+
+    @model_validator(mode="after")
+    def _side_by_side(self) -> Sharing:
+        if self.pairs and self.kind not in ("timeslice", "mps"):
+            raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
+        return self
 
     @field_validator("switch_cost")
     @classmethod
@@ -74,8 +108,11 @@ class Preemption(Model):
     """How an accelerator lets go of what it computes; `preemption: drain` alone is the kind."""
 
     kind: Literal["context_switch", "drain", "flush", "flep"]
+    """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
     rate: BytesPerSecond | None = None
+    """Of context_switch the rate at which state goes to the device's own memory; over its link unless given."""
     overhead: Fraction = 0.0
+    """Of flep the share by which every launch there is slower, 0 unless given."""
 
     @model_validator(mode="after")
     def _belongs(self) -> Preemption:
@@ -94,9 +131,13 @@ class Link(Model):
     """Bandwidth per direction; a direction that is not given has that of the other."""
 
     upload: BytesPerSecond | None = None
+    """Bytes per second from host to device; those of download, or no limit, unless given."""
     download: BytesPerSecond | None = None
+    """Bytes per second from device to host; those of upload, or no limit, unless given."""
     latency: Seconds = 0.0
+    """Time before the first byte of each transfer, 0 unless given."""
     duplex: Literal["full", "half"] = "full"
+    """full (both directions at once, the default) or half (they share one rate)."""
 
     @field_validator("upload", "download")
     @classmethod
@@ -110,13 +151,16 @@ class Switch(Link):
     """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
 
     size: Count
+    """How many accelerators in a row are behind one switch and share its bandwidth."""
 
 
 class Pcie(Link):
     """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
 
     profile: str | None = None
+    """A file of `hetsim calibrate` with the measured link, relative to the scenario."""
     switch: Switch | None = None
+    """The PCIe switch that several accelerators share; none unless given."""
 
     @model_validator(mode="before")
     @classmethod
@@ -128,11 +172,17 @@ class Network(Model):
     """A node's way to all others; `out` and `in`, or the same as upload and download."""
 
     out: BytesPerSecond | None = None
+    """Bytes per second from this node to others; those of in, or no limit, unless given."""
     into: BytesPerSecond | None = Field(None, alias="in")
+    """Bytes per second from others to this node; those of out, or no limit, unless given."""
     upload: BytesPerSecond | None = None
+    """Another name of out."""
     download: BytesPerSecond | None = None
+    """Another name of in."""
     latency: Seconds = 0.0
+    """Time before the first byte of each transfer between nodes, 0 unless given."""
     duplex: Literal["full", "half"] = "full"
+    """full (both directions at once, the default) or half (they share one rate)."""
 
     @model_validator(mode="after")
     def _once(self) -> Network:
@@ -151,21 +201,35 @@ class Accelerator(Model):
     """`count` equal accelerators of a node."""
 
     type: Name
+    """Name of the type, such as v100; tasks and tables use it."""
     count: Annotated[Whole, Field(le=10_000)] = 1
+    """How many of them each node has, 1 unless given."""
     kind: Name | None = None
+    """What it is if no GPU, such as npu; needed under accelerators."""
     speed: Positive = 1.0
+    """How many times as fast as the GPU for which gpu_time is given, 1 unless given."""
     memory: Bytes | None = None
+    """Memory of each; no limit unless given."""
     streams: Annotated[Count, Field(le=1_000_000)] = 1
+    """How many launches may be in flight on each, 1 unless given; 2 overlap an upload with a compute."""
     pcie: Link | None = None
+    """Its own link to the host, where it differs from the node's pcie."""
     sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
         Sharing(kind="exclusive")
     )
+    """How each serves several launches, exclusive unless given; a kind alone, or with its figures."""
     power: Power = Power()
+    """Watts of each, 0 unless given."""
     preemption: Annotated[Preemption, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
         Preemption(kind="context_switch")
     )
+    """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
     multiprocessors: Count | None = None
+    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
+    price: Priced | None = None
+    """What each costs, as 2.5/h or with up and asleep; that under cluster.prices, or nothing, unless given."""
     peak: NamedPeak | None = None
+    """Its best rates, for work and profiles: figures or the name of a known device; looked up by type unless given."""
 
     @field_validator("type", "kind")
     @classmethod
@@ -179,9 +243,15 @@ class Cpu(Model):
     """The cores of a node, where they differ from the default."""
 
     type: Name = "cpu"
+    """Name of the type of these cores, cpu unless given."""
     speed: Positive = 1.0
+    """How many times as fast as the core for which cpu_time is given, 1 unless given."""
     power: Power = Power()
+    """Watts of each core, 0 unless given."""
+    price: Priced | None = None
+    """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
     peak: NamedPeak | None = None
+    """Best rates of a core, for work and profiles: figures or the name of a known device."""
 
     @field_validator("type")
     @classmethod
@@ -195,17 +265,31 @@ class Nodes(Model):
     """`count` equal nodes."""
 
     name: Name | None = None
+    """Name of the nodes; of several equal ones a number is added, and without a name they are n0, n1, ..."""
     count: Annotated[Whole, Field(le=1_000_000)] = 1
+    """How many equal nodes, 1 unless given."""
     cpus: Annotated[Whole, Field(le=1_000_000)] = 0
+    """Cores of each node, none unless given."""
     memory: Bytes | None = None
+    """Host memory of each node; no limit unless given."""
     cpu: Cpu = Cpu()
+    """What its cores are, where they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
+    """Its GPUs: one mapping, or a list of them by type."""
     accelerators: Annotated[list[Accelerator], OneOrMany] = []
+    """Accelerators that are no GPUs, each with its kind."""
     pcie: Pcie = Pcie()
+    """The way of each accelerator to the host; no limit and no latency unless given."""
     network: Network = Network()
+    """The way to all other nodes; no limit and no latency unless given."""
     rack: Name | None = None
+    """Name of the rack in which these nodes are; in none unless given."""
+    partitions: Annotated[list[Name], Short(lambda v: [v] if isinstance(v, str) else v, {"type": "string"})] = []
+    """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     island: Count | None = None
     """Accelerators that NVLink joins directly, in order."""
+    price: Priced | None = None
+    """Of the node as a whole, beside those of its devices."""
 
     @field_validator("accelerators")
     @classmethod
@@ -222,14 +306,20 @@ class NodeList(Model):
     model_config = {**Model.model_config, "extra": "allow"}
 
     format: str
+    """Name of the reader of the file; `hetsim list clusters` has all."""
     path: str
+    """The file, relative to the scenario."""
 
 
 class Cluster(Model):
     """The machines: listed here, or read from a file with `trace`."""
 
     nodes: Annotated[list[Nodes], OneOrMany, Field(min_length=1)]
+    """The machines: one mapping, or a list of groups of equal nodes."""
     trace: NodeList | None = None
+    """A file that lists the machines, in place of nodes."""
+    prices: dict[Name, Priced] = {}
+    """By type of device, as `price` at the type: for clusters that a file lists."""
 
     @model_validator(mode="before")
     @classmethod
@@ -242,7 +332,7 @@ class Cluster(Model):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler.resolve_ref_schema(handler(schema))
+        found = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
         found.pop("required", None)
         found["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
         return found

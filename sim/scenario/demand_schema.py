@@ -34,6 +34,7 @@ class Speedup(Model):
     """`{speedup: 24}`: 24 × the drawn time of the reference mode (for `cpu_time` the GPU time)."""
 
     speedup: Positive
+    """How many times as long as in the reference mode it takes."""
 
 
 def _speedup_or_not(value: Any) -> str:
@@ -74,6 +75,7 @@ class Factor(Model):
     """`slo: {factor: 3}`: three times the task's fastest time."""
 
     factor: Positive
+    """How many times the task's own fastest time."""
 
 
 def _factor_or_not(value: Any) -> str:
@@ -87,12 +89,19 @@ class Stopping(Model):
     """What stopping and resuming costs; see `sim.model.tasks.Stopping`."""
 
     save: Seconds = 0.0
+    """Time to save the state on a stop, besides moving its bytes; 0 unless given."""
     restore: Seconds = 0.0
+    """Time to restore the state on resuming, besides moving its bytes; 0 unless given."""
     state: Bytes = 0
+    """Bytes of state that are moved to the host and back, 0 unless given."""
     interval: Seconds | None = None
+    """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
     block: Seconds = 0.0
+    """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
     idempotent: Flag = False
+    """Can blocks be thrown away and run again? false unless given."""
     preemptible: Flag = True
+    """May policies stop it at all? true unless given."""
 
     @field_validator("interval")
     @classmethod
@@ -113,21 +122,27 @@ class Estimates(Model):
     """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
 
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
+    """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
     factor: Positive = 1.0
+    """A fixed factor on the truth, 1 unless given."""
 
 
 class User(Model):
     """One of several users and its share of the arrivals."""
 
     name: Name
+    """Name of the user."""
     weight: NotNegative = 1.0
+    """Its share of the arrivals, relative to the others; 1 unless given."""
 
 
 class Users(Model):
     """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
 
     count: Annotated[Count, Field(le=1_000_000)]
+    """How many users, named u0, u1 and so on."""
     zipf: NotNegative = 0.0
+    """Exponent s of shares proportional to k^-s; 0, all alike, unless given."""
 
 
 def _users(value: Any) -> Any:
@@ -154,10 +169,15 @@ class SpanSpeeds(Model):
     """
 
     island: Part | None = None
+    """Rate of a gang within one NVLink island, 1 unless given."""
     switch: Part | None = None
+    """Rate within one PCIe switch; that of the level before unless given."""
     node: Part | None = None
+    """Rate within one node; that of the level before unless given."""
     rack: Part | None = None
+    """Rate within one rack; that of the level before unless given."""
     cluster: Part | None = None
+    """Rate across racks; that of the level before unless given."""
 
     @model_validator(mode="after")
     def _wider_is_slower(self) -> SpanSpeeds:
@@ -189,6 +209,21 @@ def span_speeds(*demands: Any) -> tasks.SpanSpeeds | None:
     return None
 
 
+class PartitionColumn(Model):
+    """`partition: {column: vc, names: {11cb48: research}}`: which column of a trace tells the partition."""
+
+    column: Name = "partition"
+    """Column of the trace that names the partition, partition unless given."""
+    names: dict[str, Name] = {}
+    """Partitions of the cluster by what stands in the column, where that differs."""
+
+
+PartitionOf = Annotated[
+    Annotated[Name, Tag("<name>")] | Annotated[PartitionColumn, Tag("<column>")],
+    Discriminator(lambda value: "<column>" if isinstance(value, dict | PartitionColumn) else "<name>"),
+]
+
+
 def _devices(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -200,22 +235,39 @@ class TaskMode(Model):
     """
 
     device: Name
+    """Type or kind of device on which this mode runs, such as cpu, gpu or v100."""
     time: Time | None = None
+    """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
     work: Work | None = None
+    """Operations and bytes, from which the time is computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    """A known piece of work, such as cnn_training, from which the time is computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
+    """Items in a step of the profile, 64 unless given."""
     steps: NumberDistribution | None = None
+    """Steps of the profile, a number or a distribution; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    """Share of the device's best rates that the profile reaches, 50% unless given."""
     name: Name | None = None
+    """Name of the mode in tables; made from the device unless given."""
     cpus: NotNegative | None = None
+    """Cores held; 1 in a CPU mode and 0 in a GPU mode unless given."""
     gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 in a GPU mode unless given."""
     memory: Bytes | None = None
+    """Host memory held, none unless given."""
     gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
     span: Literal["node", "any"] | None = None
+    """node (all devices on one node, the default) or any (a gang may use several)."""
     span_speed: Part | None = None
+    """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: SpanSpeeds | None = None
+    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
+    """Time of the upload alone on an idle link, none unless given."""
     download: Seconds | None = None
+    """Time of the download alone on an idle link, none unless given."""
 
     _gpus = field_validator("gpus")(_check_gpus)
 
@@ -255,41 +307,81 @@ class Demand(Model):
     """What an entry of the workload and each of its classes may say; a class overrides its entry."""
 
     class_: Name | None = Field(None, alias="class")
+    """Name of the class, for tables and policies; the entry's name unless given."""
     gpu_time: TimeDistribution | None = None
+    """Time on a GPU of speed 1: a quantity or a distribution."""
     typed_gpu_time: dict[str, TimeDistribution] = Field(default={}, alias="gpu_time.*")
-    """`gpu_time.TYPE`, by the whole key."""
+    """Time on a GPU of this type (gpu_time.v100), taken as it is: a quantity or a distribution."""
     cpu_time: Time | None = None
+    """Time on a core of speed 1: a quantity, a distribution, or a speedup, times as long as on the GPU."""
     modes: Annotated[list[TaskMode], OneOrMany, Field(min_length=1)] | None = None
+    """All ways to run, in full; in place of gpu_time, cpu_time and scaling."""
     scaling: dict[str, Positive] | None = None
+    """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: a way to run for each."""
     work: Work | None = None
+    """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    """A known piece of work, such as cnn_training, from which times are computed."""
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
     """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
+    """Items in a step of the profile, 64 unless given."""
     steps: NumberDistribution | None = None
+    """Steps of the profile, a number or a distribution; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    """Share of a device's best rates that the profile reaches, 50% unless given."""
     cpus: NotNegative | None = None
+    """Cores held in every way to run; 1 on cores and 0 on GPUs unless given."""
     gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 unless given."""
     memory: Bytes | None = None
+    """Host memory held, none unless given."""
     gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
     span: Literal["node", "any"] | None = None
+    """node (all devices on one node, the default) or any (a gang may use several)."""
     span_speed: Part | None = None
+    """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: SpanSpeeds | None = None
+    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     bytes_in: BytesDistribution | None = None
+    """Bytes to upload before computing on an accelerator, none unless given."""
     bytes_out: BytesDistribution | None = None
+    """Bytes to download at the end, none unless given."""
     upload: Seconds | None = None
+    """Time of the upload alone on an idle link, none unless given."""
     download: Seconds | None = None
+    """Time of the download alone on an idle link, none unless given."""
     deadline: Limit | None = None
+    """Another name of slo."""
     slo: Limit | None = None
+    """Time from arrival within which a task should be done, or a factor of its fastest time; none unless given."""
     patience: TimeDistribution | None = None
+    """Time after which a waiting task gives up, a distribution; endless unless given."""
     priority: Number | None = None
+    """Greater goes first, under policies that look at it; 0 unless given."""
+    partition: PartitionOf | None = None
+    """Partition to which the tasks are bound, or the column of a trace that names it."""
+    time_limit: Limit | None = None
+    """How long a task may hold its devices, or `{factor: 2}` of its fastest time."""
+    qos: Name | None = None
+    """Quality of service, for slurm_multifactor."""
+    account: Name | None = None
+    """Account, for partitions and for policies that share by account."""
     user: Name | None = None
+    """The user whose tasks these are."""
     users: UserMix | None = None
+    """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
+    """What policies know of the times: exact unless given, or an error and a factor."""
     stopping: Stopping | None = None
+    """What stopping and resuming costs; nothing, with all work kept, unless given."""
     reads: list[Name] | None = None
+    """Names of data items that must be on the device."""
     writes: list[Name] | None = None
+    """Names of data items that it makes."""
     tokens: Tokens | None = None
+    """How long prompts and answers are, of requests to a language model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -311,6 +403,13 @@ class Demand(Model):
         for key in value:
             if not key.removeprefix(GPU_TIME):
                 raise ValueError("gpu_time. needs the name of a GPU type after the dot")
+        return value
+
+    @field_validator("time_limit")
+    @classmethod
+    def _some_time(cls, value: float | Factor | None) -> float | Factor | None:
+        if value == 0:
+            raise ValueError("a time limit is above 0; leave it out where there is none")
         return value
 
     @field_validator("scaling")

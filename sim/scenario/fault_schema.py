@@ -21,10 +21,15 @@ class Maintenance(Model):
     """
 
     nodes: Names = Field(min_length=1)
+    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
     start: Seconds = Field(alias="from")
+    """When they go down."""
     length: Seconds = Field(alias="for")
+    """For how long they are down."""
     announced: Seconds | None = None
+    """When policies are told; when it begins unless given."""
     drain: Flag = True
+    """Do the nodes take nothing new from the announcement on? true unless given."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Maintenance:
@@ -43,14 +48,23 @@ class Fault(Model):
     """
 
     name: Name | None = None
+    """Name of this source of faults, by which its random streams are keyed."""
     on: Names | None = None
+    """What it befalls: gpu, node or link, a type of device, or names of devices and nodes."""
     every: TimeDistribution | None = None
+    """Time from being sound to the next fault of one device, a distribution."""
     repair: TimeDistribution | None = None
+    """Time from a failure to its repair, a distribution."""
     slow: Positive | None = None
+    """Instead of failing, a device takes this many times as long."""
     lasting: TimeDistribution | None = Field(None, alias="for")
+    """How long a slowdown lasts, a distribution."""
     together: Fraction = 0.0
+    """Probability that each other node of the same rack fails along, 0 unless given."""
     maintenance: Maintenance | None = None
+    """A window in which nodes are down on purpose."""
     file: str | None = None
+    """A CSV file of events with time, device and what happens, relative to the scenario."""
 
     @field_validator("file")
     @classmethod

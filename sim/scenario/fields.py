@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from sim.errors import UnknownName, suggestion
+from sim.model.described import Described
 from sim.model.units import MOST, is_number, shown
 
 LONGEST_NAME = 200
 
 
-class Model(BaseModel):
+class Model(Described):
     """Base of all parts of a scenario: unknown keys are errors, nothing changes after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -19,31 +19,42 @@ class StepTime(Model):
     of context of the sequences that decode."""
 
     fixed: Seconds = 0.0
+    """Time of any step, 0 unless given."""
     per_sequence: Seconds = 0.0
+    """Time for each sequence that decodes, 0 unless given."""
     per_prompt_token: Seconds = 0.0
+    """Time for each prompt token that is read, 0 unless given."""
     per_context_token: Seconds = 0.0
+    """Time for each token of context of the sequences that decode, 0 unless given."""
 
 
 class Cache(Model):
     """Keys and values: bytes a token, and how many tokens a block holds."""
 
     per_token: Annotated[Bytes, Field(gt=0)]
+    """Bytes of keys and values for one token, on all GPUs of a replica together."""
     block: Annotated[Count, Field(le=65_536)] = 16
+    """Tokens in a block of memory, 16 unless given."""
 
 
 class Prefixes(Model):
     """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
 
     tokens: Annotated[Count, Field(le=MOST_TOKENS)] = 512
+    """Tokens that one of a request's hash_ids stands for, 512 unless given."""
 
 
 class Autoscale(Model):
     """From `min` to `max` replicas, so many that each has about `target` requests; one change each `cooldown`."""
 
     min: Count = 1
+    """Fewest replicas, 1 unless given."""
     max: Count
+    """Most replicas."""
     target: Positive
+    """Requests that each replica should have."""
     cooldown: Seconds = 0.0
+    """Least time between two changes, 0 unless given."""
 
     @model_validator(mode="after")
     def _order(self) -> Autoscale:
@@ -56,14 +67,18 @@ class Disaggregated(Model):
     """Replicas that only prefill, and replicas that decode; keys and values move between them."""
 
     prefill: Count
+    """Replicas that only read prompts."""
     decode: Count
+    """Replicas that only decode."""
 
 
 class TokenLimits(Model):
     """What a request may take: to its first token, and for each further token on average."""
 
     ttft: Seconds | None = None
+    """Longest time from arrival to the first token; no limit unless given."""
     tpot: Seconds | None = None
+    """Longest mean time for each further token; no limit unless given."""
 
 
 class LanguageModel(Model):
@@ -74,21 +89,37 @@ class LanguageModel(Model):
     """
 
     kind: Literal["llm"]
+    """llm: a language model that answers token by token."""
     step: StepTime
+    """Time of a step, linear in what it does, for the given number of GPUs."""
     device: Name = "gpu"
+    """Type or kind of device of the replicas, gpu unless given."""
     gpus: Count = 1
+    """Devices of one node that each replica is on, 1 unless given."""
     replicas: Count | None = None
+    """How many replicas, 1 unless given."""
     model: Bytes = 0
+    """Bytes of weights of one replica, on its devices together; 0 unless given."""
     kv: Cache | None = None
+    """Memory that keys and values take; without it memory is no limit."""
     prefill_chunk: Annotated[Count, Field(le=MOST_TOKENS)] | None = None
+    """Most prompt tokens that a step reads; whole prompts unless given."""
     max_sequences: Annotated[Count, Field(le=1_000_000)] = 256
+    """Most requests in a replica at a time, 256 unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
+    """When memory runs out: recompute (default) or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
+    """Keeps beginnings of prompts: true, or the tokens that a hash stands for; off unless given."""
     disaggregated: Disaggregated | None = None
+    """Separate replicas for prompts and for decoding."""
     autoscale: Autoscale | None = None
+    """Adds and gives up replicas with the load."""
     slo: TokenLimits = TokenLimits()
+    """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
+    """A policy of who joins a step, for this service: a name, or name and parameters."""
     routing: PolicyName = None
+    """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
     @model_validator(mode="after")
     def _whole(self) -> LanguageModel:

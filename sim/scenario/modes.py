@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, NodeSpec, micro_share, millicores
+from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
@@ -23,13 +23,29 @@ class ModeBook:
         self._of_kind: dict[str, list[DeviceType]] = {}
         # Nodes of one spec are alike: judging one of each keeps large clusters cheap.
         self._kinds: dict[NodeSpec, tuple[Node, int]] = {}
-        alike: dict[int, NodeSpec] = {}  # lists of nodes have a spec, and a name, for each
+        self._kinds_of: dict[Partition, dict[NodeSpec, tuple[Node, int]]] = {}
+        self._alike: dict[int, NodeSpec] = {}  # lists of nodes have a spec, and a name, for each
         for node in cluster.nodes:
-            kind = alike.get(id(node.spec)) or alike.setdefault(
-                id(node.spec), replace(node.spec, name=None, count=1, rack=None)
-            )
-            first, count = self._kinds.get(kind, (node, 0))
-            self._kinds[kind] = (first, count + 1)
+            self._count(node, self._kinds)
+
+    def _count(self, node: Node, kinds: dict[NodeSpec, tuple[Node, int]]) -> None:
+        kind = self._alike.get(id(node.spec)) or self._alike.setdefault(
+            id(node.spec), replace(node.spec, name=None, count=1, rack=None, partitions=())
+        )
+        first, count = kinds.get(kind, (node, 0))
+        kinds[kind] = (first, count + 1)
+
+    def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
+        """One node of each kind that the mode may use, and how many there are."""
+        partition = mode.partition
+        if partition is None:
+            return self._kinds
+        if partition not in self._kinds_of:
+            kinds = self._kinds_of[partition] = {}
+            for node in self.cluster.nodes:
+                if partition.mask >> node.index & 1:
+                    self._count(node, kinds)
+        return self._kinds_of[partition]
 
     def of_kind(self, kind: str) -> list[DeviceType]:
         """As `Cluster.of_kind`, which looks at every device."""
@@ -50,6 +66,7 @@ class ModeBook:
         upload: float = 0.0,
         download: float = 0.0,
         name: str | None = None,
+        partition: Partition | None = None,
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given."""
         on_cpu = device.kind == "cpu"
@@ -64,7 +81,7 @@ class ModeBook:
         span_speeds = span_speeds if count > 1 else None
         spans = (span_any, span_speed, span_speeds)
         demands = (count, share, millicores(cores), memory, gpu_memory, *spans, upload, download)
-        key = (device.name, *demands, name)
+        key = (device.name, *demands, name, partition)
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -80,6 +97,7 @@ class ModeBook:
                 span_speeds=span_speeds,
                 upload=StageTime(fixed=upload),
                 download=StageTime(fixed=download),
+                partition=partition,
             )
         return known
 
@@ -129,9 +147,12 @@ class ModeBook:
             largest = max(micro_share(part) for layout in device.sharing.layouts for part in layout)
             if mode.share > largest:
                 return False
+        if mode.partition is not None and mode.gpu_share > (mode.partition.max_gpus or mode.gpu_share):
+            return False
+        kinds = self._kinds_for(mode).values()
         if mode.on_cpu or not mode.span_any:
-            return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in self._kinds.values())
-        return sum(self._room(node, mode) * count for node, count in self._kinds.values()) >= mode.gpus
+            return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in kinds)
+        return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _room(self, node: Node, mode: Mode) -> int:
         """Devices that the mode could take on an empty node, as far as its host allows (of a CPU mode: 1 or 0)."""
@@ -148,24 +169,28 @@ class ModeBook:
 
     def why_not(self, mode: Mode) -> str:
         """Why a mode that does not fit can never run, as part of a sentence."""
-        device = mode.type
+        device, kinds = mode.type, self._kinds_for(mode)
+        bound = mode.partition
+        within = "" if bound is None else f" of partition {bound}"
+        if bound is not None and bound.max_gpus is not None and mode.gpu_share > bound.max_gpus:
+            return f"{mode.gpu_share:g} GPUs are more than the {bound.max_gpus:g} that jobs{within} may hold"
         if device.memory is not None and mode.gpu_memory > device.memory:
             most = _size(device.memory)
             return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"
         if mode.on_cpu:
-            cores = max((node.cpus for node, _ in self._kinds.values() if node.cpu.type is device), default=0)
+            cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
             if mode.cpus > cores * 1000:
-                return f"{mode.cpus / 1000:g} cores are more than the {cores} of any node"
+                return f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}"
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
-        present = [sum(d.type is device for d in node.accelerators) for node, _ in self._kinds.values()]
+        present = [sum(d.type is device for d in node.accelerators) for node, _ in kinds.values()]
         if not mode.span_any and mode.gpus > max(present, default=0):
             return (
-                f"{mode.gpus} × {device.name} are more than the {max(present, default=0)} of any node "
+                f"{mode.gpus} × {device.name} are more than the {max(present, default=0)} of any node{within} "
                 "(span: any would use several nodes)"
             )
-        total = sum(count * sum(d.type is device for d in node.accelerators) for node, count in self._kinds.values())
+        total = sum(count * sum(d.type is device for d in node.accelerators) for node, count in kinds.values())
         if mode.gpus > total:
-            return f"{mode.gpus} × {device.name} are more than the {total} of the cluster"
+            return f"{mode.gpus} × {device.name} are more than the {total} of {within[4:] or 'the cluster'}"
         if device.sharing.kind == "mig" and not any(
             mode.share <= micro_share(part) for layout in device.sharing.layouts for part in layout
         ):

@@ -63,12 +63,23 @@ def check_path(data: Any, text: str) -> None:
     _set(data, text, None, dry=True)
 
 
+def value_at(data: Any, text: str) -> Any:
+    """The value at a path; None where the last key is not there, LookupError with a sentence where the path leads
+    nowhere."""
+    for key in _set(data, text, None, dry=True):
+        data = data.get(key) if isinstance(data, dict) else data[key]
+    return data
+
+
 def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
     """Put the value there; the path in keys and indexes.  LookupError with a sentence otherwise."""
     parts = text.split(".")
     here: Any = data
     path: list[Any] = []
     while True:
+        if isinstance(here, dict) and parts[0] == "0" and len(parts) > 1 and "0" not in here:
+            parts = parts[1:]  # one entry may stand without the list around it
+            continue
         if isinstance(here, dict):
             key, parts = _key(here, parts)
         elif isinstance(here, list):

@@ -164,7 +164,7 @@ def _check(
     given = {key: v for key, v in value.items() if key != "name"}
     problems: list[Problem] = []
     nested: dict[str, PolicySpec] = {}
-    signature = _signature(kind, item)
+    signature = policy_parameters(kind, item)
     if "placement" in given and "placement" in signature and given["placement"] is not None:
         spec, problems = _check(document, (*path, "placement"), "placement", given.pop("placement"), base)
         if spec:
@@ -247,7 +247,7 @@ def _parameter_problems(
     return said
 
 
-def _signature(kind: str, item: Any) -> dict[str, inspect.Parameter]:
+def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
     """What a scenario may give: of an order key, the parameters of the list scheduler around it."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())

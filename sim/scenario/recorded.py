@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
-from sim.model.cluster import DeviceType
-from sim.model.tasks import Mode
+from sim.model.cluster import DeviceType, Partition
+from sim.model.tasks import Mode, Tasks
 from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME, span_speeds
 from sim.scenario.document import Path_
@@ -17,7 +18,17 @@ from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.resample import FEW, by_block, by_user
 from sim.scenario.served import Served
 from sim.scenario.served_llm import ServedLanguage
-from sim.scenario.streams import Context, Stream, estimate_error, relative_deadline, stopping_of, unfit, users_of
+from sim.scenario.site import limits_of, recorded_partitions
+from sim.scenario.streams import (
+    Context,
+    Stream,
+    estimate_error,
+    relative_deadline,
+    stopping_of,
+    unfit,
+    users_of,
+    why_unfit,
+)
 from sim.scenario.workload_schema import Entry
 from sim.workload.traces import TaskTable
 
@@ -33,9 +44,16 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)
     kept, again, copies = _resampled(entry, name, path, table, kept, context)
+    codes = np.zeros(len(kept), dtype=np.int32)
+    bound: list[Partition | None] = [None]
+    refused: dict[int, str] = {}
     if served is None:
-        shape, time, estimate, fit = _ways(entry, path, table, kept, context)
+        codes, bound, refused = recorded_partitions(entry, path, table, kept, context)
+        shape, time, estimate, fit = _ways(entry, path, table, kept, codes, bound, refused, context)
         if fit is not None:
+            position = np.cumsum(fit) - 1
+            refused = {int(position[row]): reason for row, reason in refused.items() if fit[row]}
+            codes = codes[fit]
             kept, again, copies = kept[fit], _of(again, fit), _of(copies, fit)
             lost = f"{int((~fit).sum()):,} of {len(fit):,} tasks"
             context.warnings.append(f"{name}: {lost} can never run on this cluster and are left out")
@@ -47,6 +65,11 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
         arrival = loaded(arrival, time, shape, entry.load, path, context)
     stream = Stream(name, path, arrival, shape, time, estimate)
     stream.resampled = None if entry.arrivals is not None else described(entry)
+    stream.refused = refused
+    if any(bound):
+        names = ["" if one is None else one.name for one in bound]
+        stream.partitions = list(dict.fromkeys(["", *names]))
+        stream.partition_code = np.array([stream.partitions.index(name) for name in names], dtype=np.int32)[codes]
     random = context.random
     error = None if table.estimates else estimate_error(entry, n, random.stream("estimates", name))
     if error is not None:
@@ -86,6 +109,7 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
             setattr(stream, key, [tuple(given_names)] * n)
     stream.items = table.items
     stream.extra = {key: values[kept] for key, values in table.extra.items()}
+    _labels(entry, stream, time)
     if "recorded_start" in stream.extra:  # as the deadline: however the arrivals move, the wait stays what it was
         stream.extra["recorded_start"] = arrival + (stream.extra["recorded_start"] - table.arrival[kept])
     if served is not None:
@@ -93,6 +117,20 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
         stream.hash_ids = None if table.hash_ids is None else table.hash_ids.take(kept)
         served.finish(stream, entry)
     return stream
+
+
+def _labels(entry: Entry, stream: Stream, time: np.ndarray) -> None:
+    """What the entry says of limits, tiers and accounts, where the table says nothing."""
+    limits = limits_of(entry, time.min(axis=1))
+    if limits is not None:
+        given = stream.extra.get("time_limit")
+        known = None if given is None else np.array(given, dtype=float)
+        stream.extra["time_limit"] = limits if known is None else np.where(known > 0, known, limits)
+    for key in ("qos", "account"):
+        text = getattr(entry, key)
+        if text is not None:
+            cells = stream.extra.get(key, np.full(len(stream), "", dtype=object))
+            stream.extra[key] = np.array([str(cell) or text for cell in cells.tolist()], dtype=object)
 
 
 def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
@@ -220,29 +258,18 @@ def _arrival(entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.nd
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched or compressed around the first so that the work that comes is `load` of the cluster's GPUs.
+    """Arrivals stretched or compressed around the first so that the load is `load` (`sim.results.load`)."""
+    from sim.results.load import offered_load
+    from sim.results.modes import ModeTable
 
-    Work is GPUs × time in the fastest mode; where no task has a GPU mode, cores × time of the cores.
-    """
-    span = float(arrival.max() - arrival.min()) if len(arrival) else 0.0
-    if span <= 0:
+    if len(arrival) == 0 or arrival.max() <= arrival.min():
         raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
-    shapes = context.modes.shapes
-    on_cpu = all(mode.on_cpu for number in np.unique(shape).tolist() for mode in shapes[number].modes)
-    widths = [[mode.width if mode.on_cpu == on_cpu else 0.0 for mode in one.modes] for one in shapes]
-    table = np.array([row + [0.0] * (time.shape[1] - len(row)) for row in (one[: time.shape[1]] for one in widths)])
-    best = np.argmin(time, axis=1)
-    rows = np.arange(len(arrival))
-    work = float((table[shape, best] * time[rows, best]).sum())
-    capacity = context.cluster.count("cpu") if on_cpu else len(_gpus(context))
-    if not work or not capacity:
+    tasks = Tasks(arrival, shape, context.modes.shapes, time, time)
+    found = offered_load(tasks, ModeTable(tasks, context.cluster))
+    if not found:
         raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")
     first = float(arrival.min())
-    return first + (arrival - first) * (work / (capacity * span) / load)
-
-
-def _gpus(context: Context) -> list[DeviceType]:
-    return [device.type for device in context.cluster.devices if device.type.kind != "cpu"]
+    return first + (arrival - first) * (found / load)
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:
@@ -268,28 +295,41 @@ def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None,
 
 
 def _ways(
-    entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Shape, times and (where the table has them) estimates of each row; and which rows fit, if others are left out."""
+    entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, codes: np.ndarray, bound: list[Partition | None],
+    refused: dict[int, str], context: Context,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:  # fmt: skip
+    """Shape, times and (where the table has them) estimates of each row; and which rows fit, if others are left out.
+
+    `codes` tell the partition of each row in `bound`.  Rows that are refused get a shape as if they could run.
+    """
     n = len(kept)
     demands = {key: _demand(entry, table, key, kept) for key in DEMANDS}
     possible = _sources(table, context)
     finite = [np.isfinite(table.times[column][kept]) & _allowed(table, device, kept) for device, column, _ in possible]
-    group, first = _group([*demands.values(), *finite])
+    turned_away = np.zeros(n, dtype=bool)
+    turned_away[list(refused)] = True
+    group, first = _group([*demands.values(), *finite, codes, turned_away])
     stopping, preemptible = stopping_of(entry)
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
-    plans: list[list[tuple[Mode, str, float]]] = []
+    plans: list[list[tuple[Mode, str | None, float]]] = []
     lost: list[tuple[int, list[Mode]]] = []
     shape_of = np.empty(len(first), dtype=np.int32)
     for number, row in enumerate(first.tolist()):
         usable = [one for one, there in zip(possible, finite, strict=True) if there[row]]
-        ways = [
+        ways: list[tuple[Mode, str | None, float]] = [
             (mode, column, factor)
             for device, column, factor in usable
-            if (mode := _mode(entry, device, {key: demands[key][row] for key in DEMANDS}, context)) is not None
+            if (mode := _mode(entry, device, {k: demands[k][row] for k in DEMANDS}, bound[codes[row]], context))
+            is not None
         ]
         fits = [way for way in ways if context.modes.fits(way[0])]
+        if not fits and (turned_away[row] or entry.unfit == "reject"):
+            if not turned_away[row]:
+                why = why_unfit(context, [mode for mode, _, _ in ways], _types(table, int(kept[row])))
+                rows = order[bounds[number] : bounds[number + 1]].tolist()
+                refused.update(dict.fromkeys(rows, f"can never run here: {why}"))
+            fits = ways[:1] or [(context.modes.mode(next(iter(context.cluster.types.values()))), None, 1.0)]
         plans.append(fits)
         if fits:
             shape_of[number] = context.modes.shape([mode for mode, _, _ in fits], stopping, preemptible)
@@ -308,6 +348,11 @@ def _ways(
     for number, plan in enumerate(plans):
         rows = order[bounds[number] : bounds[number + 1]]
         for position, (_, column, factor) in enumerate(plan):
+            if column is None:  # on nothing that there is: these never run
+                time[rows, position] = 0.0
+                if estimate is not None:
+                    estimate[rows, position] = 0.0
+                continue
             time[rows, position] = table.times[column][kept[rows]] * factor
             if estimate is not None:
                 source = table.estimates.get(column, table.times[column])
@@ -326,6 +371,12 @@ def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarr
 
     codes, names = pd.factorize(table.devices[kept])
     return np.array([not name or device.name in name.split("|") for name in names], dtype=bool)[codes]
+
+
+def _types(table: TaskTable, row: int) -> list[str]:
+    """The types of device to which a row keeps."""
+    named = "" if table.devices is None else str(table.devices[row])
+    return named.split("|") if named else []
 
 
 def _demand(entry: Entry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
@@ -360,7 +411,9 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
     return found
 
 
-def _mode(entry: Entry, device: DeviceType, demand: dict[str, Any], context: Context) -> Mode | None:
+def _mode(
+    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, context: Context
+) -> Mode | None:
     """The mode of a row on a type; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = known["gpus"]
@@ -377,6 +430,7 @@ def _mode(entry: Entry, device: DeviceType, demand: dict[str, Any], context: Con
         span_speeds=span_speeds(entry),
         upload=known["upload"] or 0.0,
         download=known["download"] or 0.0,
+        partition=partition,
     )
 
 
@@ -409,4 +463,6 @@ def _lost(
     row = int(rows[worst].min())
     line = table.line(row)
     where = f"row {row + 1}" if line is None else f"line {line}"
-    return [unfit(context, path, count, f"task {table.name(row)} ({table.source}, {where})", refused)]
+    told = unfit(context, path, count, f"task {table.name(row)} ({table.source}, {where})", refused, _types(table, row))
+    way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
+    return [replace(told, message=f"{told.message} ({way_out})")]

@@ -31,7 +31,9 @@ class Resample(Model):
     """Draw a trace again in every replication: `block` seconds at a time, or `by` user."""
 
     block: Seconds | None = None
+    """Length of the stretches of the trace that are drawn, in the trace's own time."""
     by: Literal["user"] | None = None
+    """user: whole users are drawn, with all their jobs."""
 
     @field_validator("block")
     @classmethod

@@ -78,13 +78,22 @@ class Scenario:
         """The same scenario with some values changed."""
         return from_document(self.document.copy(), self.base, overrides)
 
+    def moved(self) -> Scenario:
+        """The same scenario with the full name of its folder, so that a process elsewhere finds its files."""
+        return from_document(self.document.copy(), self.base.resolve())
+
     @property
     def content_hash(self) -> str:
         """Of everything that determines a run besides the seed given to it: values and the files they name."""
         digest = hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode())
-        for path in sorted(set(self._files(self.raw))):
+        for path in self.files:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the scenario names: traces, plans, node lists."""
+        return sorted(set(self._files(self.raw)))
 
     def table(self, entry: int) -> TaskTable:
         """The trace of a workload entry; read once."""
@@ -92,6 +101,11 @@ class Scenario:
             table = self._tables[entry] = self.traces[entry].read()
             self.notes += table.notes
         return self._tables[entry]
+
+    def share_table(self, entry: int, table: TaskTable) -> None:
+        """Take the trace of an entry from a scenario that has read the same one."""
+        self._tables[entry] = table
+        self.notes += table.notes
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:

@@ -24,6 +24,8 @@ from sim.scenario.document import Document
 from sim.scenario.fault_schema import Fault
 from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.problems import translate
+from sim.scenario.site_schema import Site
+from sim.scenario.sweep_schema import is_range, read_range
 from sim.scenario.workload_schema import DataItem, Entry
 
 MOST_REPLICATIONS = 100_000
@@ -52,9 +54,13 @@ class Precision(Model):
     """Replicate until the interval of `metric` is within ± `precision` of its mean, ten to `max` times."""
 
     precision: Fraction
+    """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
+    """The metric whose interval counts, such as response_mean."""
     max: Annotated[Count, Field(ge=LEAST_FOR_PRECISION, le=MOST_REPLICATIONS)] = 200
+    """Most replications to make, 200 unless given."""
     confidence: Fraction = 0.95
+    """Confidence of the interval, 95% unless given."""
 
     @field_validator("metric")
     @classmethod
@@ -82,7 +88,6 @@ Replications = Annotated[
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {
-    "description": f"A scheduler's name, or {', '.join(POLICY_KINDS)}: each a name or {{name, parameters}}.",
     "anyOf": [
         {"type": "string"},
         {
@@ -99,17 +104,32 @@ class ScenarioModel(Model):
     """One scenario: a cluster, a workload and a policy.  Policies are checked apart: by `policy_schema`."""
 
     name: Name = "scenario"
+    """Name of the scenario, which stands in tables, pictures and directories."""
     description: str = ""
+    """What the scenario is about, in words; lists and reports show it."""
     seed: Seed = 0
+    """Seed of all random streams, 0 unless given; the same seed gives the same tables to the last bit."""
     horizon: Seconds | None = None
+    """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
     warmup: Warmup = 0.0
+    """Tasks that arrive before this time are not measured, none unless given; auto finds the time by MSER-5."""
     replications: Replications = 1
+    """How many runs with random numbers of their own, 1 unless given; or a precision to reach."""
     cluster: Cluster
+    """The machines, their links, power and prices."""
+    site: Site = Site()
+    """How the site is run: partitions, and what happens at a time limit."""
     workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
+    """The streams of tasks and requests, independent of each other."""
     data: Annotated[list[DataItem], OneOrMany] = []
+    """Named pieces of data that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
+    """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
+    """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
+    and parameters; fcfs unless given."""
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
+    """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 
     @field_validator("horizon")
     @classmethod
@@ -122,7 +142,12 @@ class ScenarioModel(Model):
     @classmethod
     def _lists(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key, values in value.items():
-            if not isinstance(values, list) or not values:
+            if is_range(values):
+                try:
+                    read_range(values)
+                except ValueError as error:
+                    raise KeyProblem(key, str(error)) from None
+            elif not isinstance(values, list) or not values:
                 what = "an empty one" if values == [] else shown(values)
                 raise KeyProblem(key, f"expected a list of the values to try, not {what}")
         return value
@@ -152,7 +177,8 @@ def json_schema() -> dict[str, Any]:
         if "gpu_time.*" in properties:
             # One field here, a family of keys (gpu_time.v100, ...) in the file.
             typed = properties.pop("gpu_time.*")
-            definition["patternProperties"] = {"^gpu_time\\..+": typed.get("additionalProperties", True)}
+            one = {**typed["additionalProperties"], "description": typed["description"]}
+            definition["patternProperties"] = {"^gpu_time\\..+": one}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hetsim scenario", **{
         key: value for key, value in schema.items() if key != "title"
     }}  # fmt: skip

@@ -19,7 +19,9 @@ class Stage(Model):
     """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests."""
 
     per_item: Seconds = 0.0
+    """Time for each request of the batch, 0 unless given."""
     fixed: Seconds = 0.0
+    """Time once a batch, 0 unless given."""
 
 
 class ComputeStage(Model):
@@ -29,9 +31,13 @@ class ComputeStage(Model):
     """
 
     per_item: TimeDistribution | None = None
+    """Time for each request of the batch, a quantity or a distribution."""
     fixed: Seconds = 0.0
+    """Time once a batch, 0 unless given."""
     per_prompt_token: Seconds = 0.0
+    """Time for each token of a request's prompt, 0 unless given."""
     per_output_token: Seconds = 0.0
+    """Time for each token of a request's answer, 0 unless given."""
 
     @property
     def by_tokens(self) -> bool:
@@ -54,16 +60,27 @@ class Variant(Model):
     """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
 
     name: Name | None = None
+    """Name of the variant in tables; made from the device unless given."""
     device: Name = "gpu"
+    """Type or kind of device on which it runs, gpu unless given."""
     upload: Annotated[Stage, FIXED_ONLY] = Stage()
+    """Time to upload a batch: per_item and fixed, or a fixed time alone; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
+    """Time to compute a batch: per_item and fixed, or a fixed time alone."""
     download: Annotated[Stage, FIXED_ONLY] = Stage()
+    """Time to download a batch: per_item and fixed, or a fixed time alone; none unless given."""
     gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
     cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
     memory: Bytes | None = None
+    """Host memory held by a batch, none unless given."""
     gpu_memory: Bytes | None = None
+    """Memory held on each GPU by a batch, whatever its size; none unless given."""
     gpu_memory_per_item: Bytes = 0
+    """Memory held on each GPU for each request of a batch, none unless given."""
     max_batch: Count | None = None
+    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
 
     @model_validator(mode="after")
     def _takes_time(self) -> Variant:
@@ -90,17 +107,24 @@ class Cache(Model):
     """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
 
     inputs: Annotated[Count, Field(le=10_000_000)]
+    """How many different inputs there are."""
     zipf: NotNegative = 1.0
+    """Exponent of their popularity: the k-th has a share proportional to k^-zipf; 1 unless given."""
     size: Annotated[Count, Field(le=10_000_000)]
+    """How many results are kept."""
     evict: Literal["lru", "clock"] = "lru"
+    """Which result goes when there is no room: lru (default) or clock."""
     hit: Seconds = 0.0
+    """Time of an answer from the cache, 0 unless given."""
 
 
 class Network(Model):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
 
     request: Seconds = 0.0
+    """Time of a request from the front end to the node, 0 unless given."""
     response: Seconds = 0.0
+    """Time of a response back to the front end, 0 unless given."""
 
 
 class Service(Model):
@@ -112,22 +136,39 @@ class Service(Model):
     """
 
     profile: str | None = None
+    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
     upload: Annotated[Stage, FIXED_ONLY] | None = None
+    """Time to upload a batch: per_item and fixed, or a fixed time alone; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
+    """Time to compute a batch: per_item and fixed, or a fixed time alone."""
     download: Annotated[Stage, FIXED_ONLY] | None = None
+    """Time to download a batch: per_item and fixed, or a fixed time alone; none unless given."""
     device: Name | None = None
+    """Type or kind of device on which it runs, gpu unless given."""
     gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
     cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
     memory: Bytes | None = None
+    """Host memory held by a batch, none unless given."""
     gpu_memory: Bytes | None = None
+    """Memory held on each GPU by a batch, whatever its size; none unless given."""
     gpu_memory_per_item: Bytes | None = None
+    """Memory held on each GPU for each request of a batch, none unless given."""
     max_batch: Count | None = None
+    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
     variants: Annotated[list[Variant], OneOrMany, Field(min_length=1)] | None = None
+    """Several ways to serve, each with its own device and times."""
     model: Bytes | None = None
+    """Bytes of weights that an accelerator must hold before it serves, none unless given."""
     noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
+    """Relative standard deviation of all stage times, from 0 (default) to 30%."""
     cache: Cache | None = None
+    """Keeps results of popular inputs; none unless given."""
     network: Annotated[Network, BOTH_WAYS] = Network()
+    """Delay between front end and node: one time for both ways, or request and response; 0 unless given."""
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    """A batching policy for this service in place of the common one: a name, or name and parameters."""
 
     @model_validator(mode="before")
     @classmethod

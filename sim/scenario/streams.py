@@ -50,6 +50,10 @@ class Stream:
     patience: np.ndarray | None = None
     bytes_in: np.ndarray | None = None
     bytes_out: np.ndarray | None = None
+    partition_code: np.ndarray | None = None
+    partitions: list[str] = field(default_factory=lambda: [""])
+    refused: dict[int, str] = field(default_factory=dict)
+    """Reasons to reject tasks as they come, by their position here."""
     id: np.ndarray | None = None
     predecessors: list[tuple[int, ...]] | None = None
     reads: list[tuple[str, ...]] | None = None
@@ -156,15 +160,23 @@ def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarr
     return drawn * given.factor
 
 
-def unfit(context: Context, path: Path_, count: int, first: str, refused: list[Mode]) -> Problem:
-    """The problem of tasks that no device can ever run."""
+def unfit(
+    context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = ()
+) -> Problem:
+    """The problem of tasks that no device can ever run; `types`: those they are meant for."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
+    return context.problem(path, f"{many} can never run on this cluster: {why_unfit(context, refused, types)}")
+
+
+def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = ()) -> str:
+    """Why none of these modes, or no mode at all, can run."""
     if refused:
-        why = "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
-    else:
-        kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
-        why = f"the cluster offers {', '.join(kinds)}, for which there is no time"
-    return context.problem(path, f"{many} can never run on this cluster: {why}")
+        return "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
+    kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
+    named = " or ".join(types)
+    if named:
+        return f"no node has {named}; the cluster offers {', '.join(kinds)}"
+    return f"the cluster offers {', '.join(kinds)}, for which there is no time"
 
 
 def closed_rows(entry: Entry, until: float, fastest_mean: float) -> int:

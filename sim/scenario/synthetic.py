@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import ScenarioError
-from sim.model.cluster import DeviceType
+from sim.model.cluster import DeviceType, Partition
 from sim.model.tasks import Mode
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
 from sim.scenario.document import Path_
@@ -18,6 +18,7 @@ from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.modes import ModeBook
 from sim.scenario.served import Served
 from sim.scenario.served_llm import ServedLanguage
+from sim.scenario.site import drawn_partition, limits_of
 from sim.scenario.streams import (
     Context,
     Stream,
@@ -63,9 +64,10 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
         rows: np.ndarray | slice = slice(None) if codes is None else np.flatnonzero(codes == k)
         count = n if isinstance(rows, slice) else len(rows)
         label = (name, str(k), demand.class_ or "") if entry.classes else (name,)
-        one = _draw(demand, count, label, context, served)
+        one = _draw(demand, count, label, context, served, where[k])
         if not one.modes:
-            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused))
+            types = [key.removeprefix(GPU_TIME) for key in demand.typed_gpu_time]
+            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused, types))
         drawn.append((rows, one))
     if problems:
         raise ScenarioError(problems)
@@ -158,14 +160,17 @@ class _Drawn:
     bytes_out: np.ndarray | None
     patience: np.ndarray | None
     extra: dict[str, np.ndarray]
+    partition: Partition | None
 
 
 def _draw(
-    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | ServedLanguage | None = None
-) -> _Drawn:
+    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | ServedLanguage | None = None,
+    path: Path_ = (),
+) -> _Drawn:  # fmt: skip
     stream = context.random.stream
     ways = _Ways(demand, n, label, context)
     if served is None:
+        ways.partition = drawn_partition(demand, path, context)
         ways.expand()
     else:
         ways.found = served.ways(n, label, demand)
@@ -189,8 +194,15 @@ def _draw(
         ways.bytes_in if bytes_in is None else np.rint(bytes_in),
         None if bytes_out is None else np.rint(bytes_out),
         drawn("patience", demand.patience),
-        {} if served is None else served.extra,
+        _labels(demand, n) if served is None else served.extra,
+        ways.partition,
     )
+
+
+def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:
+    """Texts that the tasks of a class carry."""
+    texts = {"qos": demand.qos, "account": demand.account}
+    return {key: np.full(n, text, dtype=object) for key, text in texts.items() if text is not None}
 
 
 def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray) -> Stream:
@@ -216,8 +228,14 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
         _fill(stream, "bytes_out", rows, one.bytes_out, 0.0)
         priority = one.demand.priority
         _fill(stream, "priority", rows, None if priority is None else np.full(len(fastest), priority), 0.0)
+        limits = limits_of(one.demand, fastest)
+        if limits is not None:
+            stream.extra.setdefault("time_limit", np.full(n, np.nan))[rows] = limits
+        if one.partition is not None:
+            _bind(stream, rows, one.partition.name)
         for key, values in one.extra.items():
-            stream.extra.setdefault(key, np.zeros(n, values.dtype))[rows] = values
+            empty = np.full(n, "", dtype=object) if values.dtype == object else np.zeros(n, values.dtype)
+            stream.extra.setdefault(key, empty)[rows] = values
         for key in ("reads", "writes"):
             names = getattr(one.demand, key)
             if names:
@@ -226,6 +244,14 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
                     lists[row] = tuple(names)
                 setattr(stream, key, lists)
     return stream
+
+
+def _bind(stream: Stream, rows: np.ndarray | slice, partition: str) -> None:
+    if partition not in stream.partitions:
+        stream.partitions.append(partition)
+    if stream.partition_code is None:
+        stream.partition_code = np.zeros(len(stream), dtype=np.int32)
+    stream.partition_code[rows] = stream.partitions.index(partition)
 
 
 def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
@@ -264,6 +290,7 @@ class _Ways:
         self.book: ModeBook = context.modes
         self.found: list[tuple[Mode, np.ndarray]] = []
         self.bytes_in: np.ndarray | None = None
+        self.partition: Partition | None = None
 
     def expand(self) -> None:
         demand = self.demand
@@ -308,7 +335,8 @@ class _Ways:
         return self.book.of_kind(kind)
 
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
-        return self.book.mode(device, cpus=self.demand.cpus, memory=self.demand.memory or 0), times
+        memory = self.demand.memory or 0
+        return self.book.mode(device, cpus=self.demand.cpus, memory=memory, partition=self.partition), times
 
     def _gpu_modes(
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None
@@ -328,6 +356,7 @@ class _Ways:
                 span_speeds=span_speeds(demand),
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
+                partition=self.partition,
             )
             self.found.append((mode, times / speedup))
 
@@ -357,6 +386,7 @@ class _Ways:
                     upload=(demand.upload if way.upload is None else way.upload) or 0.0,
                     download=(demand.download if way.download is None else way.download) or 0.0,
                     name=way.name,
+                    partition=self.partition,
                 )
                 self.found.append((mode, times))
 

@@ -10,4 +10,6 @@ class Tokens(Model):
     """Tokens of the prompt and of the answer, drawn, rounded, and at least one each."""
 
     prompt: NumberDistribution
+    """Tokens of the prompt, a number or a distribution."""
     output: NumberDistribution
+    """Tokens of the answer, a number or a distribution."""

@@ -27,14 +27,18 @@ class DataItem(Model):
     """A named piece of data that exists before the run; without `home` every host has a copy."""
 
     name: Name
+    """Name of the item, for reads and writes."""
     size: Bytes
+    """Bytes of it."""
     home: Name | None = None
+    """Node on whose host it lies; everywhere unless given."""
 
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
 OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
     "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
+    "partition", "time_limit", "qos", "account",
 )  # fmt: skip
 
 
@@ -50,6 +54,7 @@ class TaskClass(Demand):
     """One of several classes of an entry; `weight` is its probability per arrival, relative to the others."""
 
     weight: NotNegative = 1.0
+    """Its probability per arrival, relative to the other classes; 1 unless given."""
 
 
 class Trace(Model):
@@ -58,24 +63,38 @@ class Trace(Model):
     model_config = {**Model.model_config, "extra": "allow"}
 
     format: str
+    """Name of the reader of the file; `hetsim list traces` has all."""
     path: str
+    """The file, relative to the scenario."""
 
 
 class Entry(Demand):
     """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`; with a `service`, of requests."""
 
     name: Name | None = None
+    """Name of the stream, unique; its random streams are keyed by it."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
+    """When tasks come: an arrival process and its parameters."""
     count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
+    """Most tasks of this stream; no limit unless given."""
     until: Seconds | None = None
+    """No arrivals from this time on; the horizon unless given."""
     weight: Positive | None = None
+    """Weight of each task, for policies and metrics that weigh; 1 unless given."""
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
+    """Kinds of tasks, one of which is drawn for each arrival."""
     trace: Trace | None = None
+    """A table of tasks or requests in a file, in place of arrivals and times."""
     time_scale: Positive | None = None
+    """Factor on the arrival times of a trace, 1 unless given."""
     load: Positive | None = None
-    unfit: Literal["error", "leave_out"] = "error"
+    """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
+    unfit: Literal["error", "reject", "leave_out"] = "error"
+    """What becomes of rows of a trace that can never run here."""
     resample: Resample | None = None
+    """Draws the rows of a trace again in every replication."""
     service: AnyService | None = None
+    """What serving a request costs, which makes this a stream of requests."""
 
     @field_validator("classes")
     @classmethod

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -34,6 +33,7 @@ from pydantic import (
 )
 
 from sim.errors import suggestion
+from sim.model.described import Described
 from sim.model.paths import ExistingFile
 from sim.model.units import Fraction, PerSecond, Seconds
 from sim.workload.distributions import (
@@ -78,7 +78,7 @@ Rate: TypeAlias = Annotated[PerSecond, AfterValidator(_above_zero)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ARRIVALS, strict=True)]
 
 
-class ArrivalProcess(BaseModel):
+class ArrivalProcess(Described):
     """Base class of arrival processes, ours and others'.
 
     A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters; it has
@@ -92,6 +92,7 @@ class ArrivalProcess(BaseModel):
     closed: ClassVar[bool] = False
 
     process: str
+    """Name of the arrival process; `hetsim list arrivals` has all."""
 
     @property
     def rate_mean(self) -> float | None:
@@ -141,9 +142,13 @@ class Deterministic(ArrivalProcess):
     """One arrival every `interval` (or 1 / `rate`), the first at `first`."""
 
     process: Literal["deterministic"]
+    """deterministic."""
     interval: Interval | None = None
+    """Time between two arrivals; in place of rate."""
     rate: Rate | None = None
+    """Arrivals per time; in place of interval."""
     first: Seconds = 0.0
+    """When the first one comes, 0 unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Deterministic:
@@ -169,7 +174,9 @@ class Poisson(ArrivalProcess):
     """Independent exponential gaps with mean 1 / `rate`."""
 
     process: Literal["poisson"]
+    """poisson."""
     rate: Rate
+    """Mean arrivals per time."""
 
     @property
     def rate_mean(self) -> float:
@@ -187,9 +194,13 @@ class Renewal(ArrivalProcess):
     """
 
     process: Literal["renewal"]
+    """renewal."""
     rate: Rate
+    """Mean arrivals per time."""
     scv: Positive
+    """Squared coefficient of variation of the gaps: 0 regular, 1 Poisson."""
     family: Literal["auto", "gamma", "hyperexponential"] = "auto"
+    """Distribution of the gaps: auto (default), gamma or hyperexponential."""
 
     @model_validator(mode="after")
     def _check(self) -> Renewal:
@@ -228,9 +239,13 @@ class MarkovModulatedPoisson(ArrivalProcess):
     """
 
     process: Literal["mmpp"]
+    """mmpp."""
     rates: list[PerSecond] = Field(min_length=2, max_length=500)
+    """Arrivals per time in each state."""
     switching: list[list[PerSecond]] | None = None
+    """Rates of going from state to state, a row a state, 0 on the diagonal; in place of holding."""
     holding: list[Interval] | None = None
+    """Mean time in each state, in a circle; in place of switching."""
 
     @model_validator(mode="after")
     def _check(self) -> MarkovModulatedPoisson:
@@ -325,8 +340,11 @@ class PiecewisePoisson(ArrivalProcess):
     """
 
     process: Literal["piecewise_poisson"]
+    """piecewise_poisson."""
     rate: list[tuple[Seconds, PerSecond]] = Field(min_length=1)
+    """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
     period: Interval | None = None
+    """After this time the list starts again; the last rate goes on for ever unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> PiecewisePoisson:
@@ -392,10 +410,15 @@ class Diurnal(ArrivalProcess):
     """
 
     process: Literal["diurnal"]
+    """diurnal."""
     mean: Rate
+    """Arrivals per time on average."""
     amplitude: Fraction
+    """Swing around the mean as a share of it, from 0 to 1."""
     period: Interval = 86400.0
+    """Time from peak to peak, 24 h unless given."""
     phase: Seconds = 0.0
+    """When the rate rises through its mean, 0 unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Diurnal:
@@ -428,12 +451,17 @@ class Burst(ArrivalProcess):
     """
 
     process: Literal["burst"]
+    """burst."""
     size: NumberDistribution
+    """Arrivals of a burst, a number or a distribution."""
     every: Interval | None = None
+    """Time between the starts of two bursts, from 0 on; in place of at."""
     at: Annotated[
         list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)
     ] = None
+    """Starts of the bursts, a time or a list; in place of every."""
     over: Seconds = 0.0
+    """Time over which a burst is spread, 0 unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Burst:
@@ -489,8 +517,11 @@ class AllAtOnce(ArrivalProcess):
     """`count` arrivals at the instant `at`."""
 
     process: Literal["all_at_once"]
+    """all_at_once."""
     count: Count
+    """How many arrive."""
     at: Seconds = 0.0
+    """When they arrive, 0 unless given."""
 
     @property
     def endless(self) -> bool:
@@ -510,8 +541,11 @@ class Closed(ArrivalProcess):
     closed: ClassVar[bool] = True
 
     process: Literal["closed"]
+    """closed."""
     clients: Count
+    """How many clients, each with one task at a time."""
     think: TimeDistribution
+    """Time from the end of a client's task to its next, a quantity or a distribution."""
 
     @property
     def endless(self) -> bool:
@@ -536,9 +570,13 @@ class FromFile(ArrivalProcess):
     """
 
     process: Literal["file"]
+    """file."""
     path: ExistingFile
+    """A CSV or Parquet file, relative to the scenario."""
     column: str = "arrival"
+    """Column with the arrival times, arrival unless given."""
     unit: Annotated[str, BeforeValidator(_unit_of_time)] = "s"
+    """Unit of the numbers in it, s unless given."""
 
     @property
     def endless(self) -> bool:

@@ -42,6 +42,7 @@ from pydantic_core import core_schema
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model import units
+from sim.model.described import Described
 from sim.model.paths import ExistingFile
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -79,7 +80,7 @@ Q = TypeVar("Q", bound=float)
 """The quantity of a distribution: `Seconds`, `Bytes`, … of `sim.model.units`, or `Number`."""
 
 
-class _OverQuantity(BaseModel):
+class _OverQuantity(Described):
     """A model generic in its quantity, that can be pickled and has a readable name in the schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
@@ -130,7 +131,9 @@ class Constant(Distribution, Generic[Q]):
     """Always `value`; also what a bare quantity means."""
 
     distribution: Literal["constant"] = "constant"
+    """constant, which may be left out with the mapping: a bare quantity is constant."""
     value: Q
+    """The value."""
 
     @property
     def mean(self) -> float:
@@ -148,8 +151,11 @@ class Uniform(Distribution, Generic[Q]):
     """Equally likely anywhere in [low, high)."""
 
     distribution: Literal["uniform"]
+    """uniform."""
     low: Q
+    """Least value."""
     high: Q
+    """The values are below this."""
 
     @model_validator(mode="after")
     def _check(self) -> Uniform:
@@ -172,7 +178,9 @@ class Exponential(Distribution, Generic[Q]):
     """Memoryless, with the given mean."""
 
     distribution: Literal["exponential"]
+    """exponential."""
     mean: Annotated[Q, AfterValidator(_positive)]
+    """Mean value."""
 
     @property
     def scv(self) -> float:
@@ -186,8 +194,11 @@ class Gamma(Distribution, Generic[Q]):
     """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is the Erlang distribution of k stages."""
 
     distribution: Literal["gamma"]
+    """gamma."""
     mean: Annotated[Q, AfterValidator(_positive)]
+    """Mean value."""
     cv: Positive
+    """Standard deviation / mean."""
 
     @property
     def scv(self) -> float:
@@ -205,10 +216,15 @@ class Lognormal(Distribution, Generic[Q]):
     """
 
     distribution: Literal["lognormal"]
+    """lognormal."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
+    """Mean value, beside cv."""
     cv: Positive | None = None
+    """Standard deviation / mean, beside mean."""
     median: Annotated[Q | None, AfterValidator(_positive)] = None
+    """Median value, beside sigma; in place of mean and cv."""
     sigma: Positive | None = None
+    """Standard deviation of the logarithm, beside median."""
 
     @model_validator(mode="after")
     def _check(self) -> Lognormal:
@@ -244,9 +260,13 @@ class Weibull(Distribution, Generic[Q]):
     """
 
     distribution: Literal["weibull"]
+    """weibull."""
     shape: Positive
+    """Shape: below 1 the tail is heavy, 1 is exponential."""
     scale: Annotated[Q | None, AfterValidator(_positive)] = None
+    """Scale; in place of mean."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
+    """Mean value; in place of scale."""
 
     @model_validator(mode="after")
     def _check(self) -> Weibull:
@@ -276,9 +296,13 @@ class Pareto(Distribution, Generic[Q]):
     """
 
     distribution: Literal["pareto"]
+    """pareto."""
     low: Annotated[Q, AfterValidator(_positive)]
+    """Least value."""
     high: Q
+    """Greatest value."""
     shape: Positive
+    """Exponent of the tail; smaller is heavier."""
 
     @model_validator(mode="after")
     def _check(self) -> Pareto:
@@ -310,7 +334,9 @@ class Branch(_OverQuantity, Generic[Q]):
     """One exponential branch of a hyperexponential distribution; weights need not add up to 1."""
 
     weight: Number
+    """Its probability, relative to the other branches."""
     mean: Annotated[Q, AfterValidator(_positive)]
+    """Mean value of this branch."""
 
 
 class Hyperexponential(Distribution, Generic[Q]):
@@ -321,9 +347,13 @@ class Hyperexponential(Distribution, Generic[Q]):
     """
 
     distribution: Literal["hyperexponential"]
+    """hyperexponential."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
+    """Mean value, beside cv; in place of branches."""
     cv: Positive | None = None
+    """Standard deviation / mean, above 1."""
     branches: list[Branch[Q]] | None = None
+    """Exponentials to choose from, with weights; in place of mean and cv."""
 
     @model_validator(mode="after")
     def _check(self) -> Hyperexponential:
@@ -390,11 +420,17 @@ class Empirical(Distribution, Generic[Q]):
     """
 
     distribution: Literal["empirical"]
+    """empirical."""
     values: list[Q] | None = None
+    """The values; in place of a file."""
     weights: list[Number] | str | None = None
+    """Probabilities of the values, relative to each other, or the column that has them; all alike unless given."""
     path: ExistingFile | None = None
+    """A CSV or Parquet file with the values, relative to the scenario."""
     column: str | None = None
+    """Its column with the values."""
     unit: Annotated[Q | None, BeforeValidator(_written_as_one)] = None
+    """Unit of the numbers in it; base units (seconds, bytes) unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Empirical:
@@ -472,11 +508,17 @@ class Scipy(Distribution, Generic[Q]):
     """
 
     distribution: Literal["scipy"]
+    """scipy."""
     name: str
+    """Name of a distribution of scipy.stats, such as invgauss."""
     parameters: dict[str, float] = {}
+    """Its shape parameters by name, none unless given."""
     scale: Annotated[Q, AfterValidator(_positive)]
+    """Factor on what is drawn, with the unit."""
     loc: Q | None = None
+    """Added to what is drawn, 0 unless given."""
     low: Q | None = None
+    """Values below this are cut off, and the rest scaled up; nothing is cut unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Scipy:

@@ -10,8 +10,10 @@ kept as it is given.  Left out and counted: jobs whose type and scale the table 
 A type `..._unconsolidated` is that type for jobs spread over more nodes than they need; it is kept only if `types`
 names it.
 
-`throughputs(path)` reads the table alone; `together` holds the pairs, as shares of each one's speed alone: a pair of
-zeros means that they cannot share a GPU, and is None.
+`table_of(path)` reads the table alone; `together` holds the pairs, as shares of each one's speed alone: a pair of
+zeros means that they cannot share a GPU, and is None.  `cluster: {trace: {format: gavel_gpus, path: ..., gpus: {v100:
+8}}}` makes nodes whose GPUs take two jobs at once and slow each other down as the table says of their job types, which
+are the classes of the jobs; `sharing` and `gandiva` form such pairs.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (OSDI 2020).
 """
@@ -28,10 +30,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.job_rows import JobLog, Table, job_log, problem_of
-from sim.workload.text_rows import numbered_lines
+from sim.workload.job_rows import Count, JobLog, Named, Table, TypeNames, job_log, problem_of
+from sim.workload.text_rows import Flag, numbered_lines
 from sim.workload.traces import TaskTable
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
@@ -117,6 +120,46 @@ def _with_times(log: JobLog, kinds: list[str], wanted: dict[str, str]) -> TaskTa
         if values is not None and np.isfinite(values).any():
             table.times[f"gpu_time.{wanted.get(kind, kind)}"] = values
     return table
+
+
+def nodes(
+    path: ExistingFile,
+    *,
+    gpus: dict[Named, Count],
+    gpus_per_node: Count = 4,
+    cpus_per_node: Count = 32,
+    pairs: Flag = True,
+    types: TypeNames | None = None,
+) -> list[dict[str, Any]]:
+    """Nodes with GPUs of the types of a table of throughputs, so many of each, two jobs on one as its pairs say."""
+    known = table_of(Path(path))
+    found: list[dict[str, Any]] = []
+    for kind, count in gpus.items():
+        if kind not in known.alone:
+            near = suggestion(kind, known.alone) or f"; it has {', '.join(known.alone)}"
+            raise problem_of(Path(path), f"has no GPU type {shown(kind)}{near}")
+        name = (types or {}).get(kind, kind)
+        device: dict[str, Any] = {"type": name, "count": min(count, gpus_per_node)}
+        slower = slowdowns(known, kind)
+        if pairs and slower:
+            device |= {"streams": 2, "sharing": {"kind": "timeslice", "pairs": slower}}
+        whole, rest = divmod(count, gpus_per_node)
+        for number, size in ((whole, gpus_per_node), (1 if rest else 0, rest)):
+            if number:
+                node = {"name": f"{name}-" if size == gpus_per_node else f"{name}-rest", "count": number}
+                found.append({**node, "cpus": cpus_per_node, "gpus": {**device, "count": size}})
+    return found
+
+
+def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
+    """By job type, by job type beside it on one GPU of this type: times slower than alone; None: they cannot share."""
+    found: dict[str, dict[str, float | None]] = {}
+    for ((one, scale), (other, beside)), shares in known.together[kind].items():
+        if scale == beside == 1:
+            both = (None, None) if shares is None or not all(shares) else (1 / shares[0], 1 / shares[1])
+            for first, second, slower in ((one, other, both[0]), (other, one, both[1])):
+                found.setdefault(first, {}).setdefault(second, slower)
+    return found
 
 
 def table_of(path: Path) -> Throughputs:

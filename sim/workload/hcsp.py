@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from sim.model.paths import ExistingFile
+from sim.model.units import shown
 from sim.workload.text_rows import (
     Complaints,
     Flag,
@@ -154,6 +155,9 @@ class _Reader:
             return BRAUN[1]
         if machines is None:
             if width == 1 or 2 * often <= len(rows):
+                number, cells = rows[0]
+                if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
+                    self._fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
                 self._fail(
                     "how many machines there are cannot be told: give the option machines, or a first line "
                     "with the numbers of tasks and machines"

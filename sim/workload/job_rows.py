@@ -104,7 +104,8 @@ class JobLog:
         self._first = math.inf
         self._lines = array("q")
         self._arrival, self._duration = array("d"), array("d")
-        self._ids: list[Any] = []
+        self._ids: array | list[Any] = array("q")
+        """An array while they all are whole numbers."""
         self._keys = array("q")
         self._numbers: dict[str, array] = {}
         self._texts: dict[str, tuple[array, dict[str, int]]] = {}
@@ -158,15 +159,24 @@ class JobLog:
         self._arrival.append(arrival)
         self._duration.append(duration)
         if id_ is not None or self._ids:
-            # A row without an id among others goes by its line.
-            self._ids += [f"line {one}" for one in self._lines[len(self._ids) : -1]]
-            self._ids.append(f"line {line}" if id_ is None else id_)
+            self._identify(id_)
+
+    def _identify(self, id_: Any) -> None:
+        """The id of the last row; a row without one among others goes by its line."""
+        ids, before = self._ids, len(self._lines) - 1
+        if isinstance(ids, array):
+            if type(id_) is int and len(ids) == before and -(2**63) <= id_ < 2**63:
+                ids.append(id_)
+                return
+            ids = self._ids = ids.tolist()
+        ids += [f"line {one}" for one in self._lines[len(ids) : before]]
+        ids.append(f"line {self._lines[-1]}" if id_ is None else id_)
 
     def _append(self, columns: Mapping[str, float | str]) -> None:
         before = len(self._lines)
         for name, value in columns.items():
             if isinstance(value, str):
-                codes, names = self._texts.get(name) or self._texts.setdefault(name, (array("l"), {"": 0}))
+                codes, names = self._texts.get(name) or self._texts.setdefault(name, (array("i"), {"": 0}))
                 if len(codes) < before:
                     codes.extend([0] * (before - len(codes)))
                 codes.append(names.setdefault(value, len(names)))
@@ -212,7 +222,7 @@ class JobLog:
     def table(self) -> TaskTable:
         """What the options leave; ScenarioError with all that is wrong."""
         self.complaints.fail_if_any()
-        arrival = np.array(self._arrival)
+        arrival = np.frombuffer(self._arrival)
         zero = self._first if self.dated and len(arrival) else 0.0
         kept = self._kept(arrival - zero)
         self._check_some(len(kept))
@@ -220,7 +230,9 @@ class JobLog:
         if self.cut.trim:
             kept, begin = self._without_head(arrival, kept, begin)
         when = (arrival[kept] - begin) * self.cut.time_scale
-        table = TaskTable(str(self.path), {}, when, line=partial(_line, np.array(self._lines)[kept]))
+        lines = np.frombuffer(self._lines, np.int64)
+        lines = lines if len(kept) == len(lines) else lines[kept]
+        table = TaskTable(str(self.path), {}, when, line=partial(_line, lines))
         self._fill(table, kept, arrival)
         if self.dated and len(arrival):
             table.notes.append(f"{self.path}: time 0 is {datetime.fromtimestamp(begin, UTC):%Y-%m-%d %H:%M:%S}")
@@ -236,7 +248,7 @@ class JobLog:
                 inside &= since_zero < self.cut.until
             self._drop("outside the window", ~inside)
         if self.unique and len(since_zero):
-            _, first = np.unique(np.array(self._keys), return_index=True)
+            _, first = np.unique(np.frombuffer(self._keys, np.int64), return_index=True)
             again = np.ones(len(since_zero), dtype=bool)
             again[first] = False
             self._drop("repeated rows", again & inside)
@@ -268,15 +280,21 @@ class JobLog:
         return kept[arrival[kept] >= jump], jump
 
     def _fill(self, table: TaskTable, kept: np.ndarray, arrival: np.ndarray) -> None:
-        count = len(self._lines)
-        numbers = {name: _padded(values, count, math.nan)[kept] for name, values in self._numbers.items()}
-        duration = np.array(self._duration)[kept]
+        """Columns of the rows that are kept, one after the other: what grew is let go of as soon as it is there."""
+        every = len(kept) == len(self._lines)
+
+        def column(values: array, filler: float) -> np.ndarray:
+            padded = _padded(values, len(self._lines), filler)
+            return padded if every else padded[kept]
+
+        numbers = {name: column(self._numbers.pop(name), math.nan) for name in list(self._numbers)}
+        duration = column(self._duration, math.nan)
         start, estimate = numbers.pop("start", None), numbers.pop("estimate", None)
         gpus = numbers.get("gpus")
         on_gpu = np.zeros(len(kept), dtype=bool) if gpus is None else ~(gpus == 0)
         for name, there in (("gpu_time", on_gpu), ("cpu_time", ~on_gpu)):
             if there.any() and name not in table.times:
-                table.times[name] = np.where(there, duration, np.inf)
+                table.times[name] = duration if there.all() else np.where(there, duration, np.inf)
                 if estimate is not None and self.cut.estimates == "trace":
                     guess = np.where(np.isnan(estimate), duration, estimate)
                     table.estimates[name] = np.where(there, guess, np.inf)
@@ -285,9 +303,10 @@ class JobLog:
         for name, values in numbers.items():
             if not np.isnan(values).all():
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
-        for name, (codes, names) in self._texts.items():
+        for name in list(self._texts):
+            codes, names = self._texts.pop(name)
             if len(names) > 1:
-                self._text(table, name, _padded(codes, count, 0)[kept], list(names))
+                self._text(table, name, column(codes, 0), list(names))
         self._name(table, kept)
 
     def _text(self, table: TaskTable, name: str, codes: np.ndarray, names: list[str]) -> None:
@@ -304,17 +323,29 @@ class JobLog:
         """Ids; those that come again get the number of their turn behind."""
         if not self._ids:
             return
-        whole = all(type(one) is int for one in self._ids)
-        ids = np.array(self._ids if whole else list(map(str, self._ids)), dtype=np.int64 if whole else object)[kept]
-        import pandas as pd
-
-        turn = pd.Series(ids).groupby(ids).cumcount().to_numpy() if pd.Series(ids).duplicated().any() else None
-        if turn is not None:
-            again = int((turn > 0).sum())
-            self.notes.append(f"{self.path}: {again:,} ids come again; these jobs are named id#2, id#3, ...")
-            pairs = zip(ids.tolist(), turn.tolist(), strict=True)
-            ids = np.array([f"{one}#{n + 1}" if n else str(one) for one, n in pairs], dtype=object)
+        if isinstance(self._ids, array):
+            ids = np.frombuffer(self._ids, np.int64)[kept]
+            keys = ids
+        else:
+            ids = np.array(list(map(str, self._ids)), dtype=object)[kept]
+            keys = np.fromiter((hash(one) for one in ids), np.int64, len(ids))  # only to see whether any comes again
+        self._ids = []
+        if len(np.unique(keys)) < len(keys):
+            ids = self._by_turn(ids)
         table.id = ids
+
+    def _by_turn(self, ids: np.ndarray) -> np.ndarray:
+        seen: dict[Any, int] = {}
+        turns = []
+        for one in ids.tolist():
+            turns.append(seen.get(one, 0))
+            seen[one] = turns[-1] + 1
+        again = sum(map(bool, turns))
+        if again:
+            self.notes.append(f"{self.path}: {again:,} ids come again; these jobs are named id#2, id#3, ...")
+            pairs = zip(ids.tolist(), turns, strict=True)
+            ids = np.array([f"{one}#{n + 1}" if n else str(one) for one, n in pairs], dtype=object)
+        return ids
 
     def _told(self) -> list[str]:
         """What was left out, and what is to be known of what was kept."""
@@ -341,7 +372,7 @@ def _hash(text: str, seed: int) -> int:
 
 
 def _padded(values: array, count: int, filler: float) -> np.ndarray:
-    found = np.array(values)
+    found = np.frombuffer(values, np.dtype(values.typecode))
     return found if len(found) == count else np.concatenate([found, np.full(count - len(found), filler, found.dtype)])
 
 

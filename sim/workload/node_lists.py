@@ -11,6 +11,7 @@ under `cluster.nodes` in a scenario file, and raises ScenarioError with file and
 from __future__ import annotations
 
 BUILTIN: dict[str, str] = {
+    "gavel_gpus": "sim.workload.gavel:nodes",
     "kubernetes_nodes": "sim.workload.kubernetes:nodes",
     "openb_nodes": "sim.workload.openb:nodes",
     "philly_vc": "sim.workload.philly:nodes",

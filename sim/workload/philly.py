@@ -9,7 +9,8 @@ The flat form has the columns timestamp, duration, num_gpus, gpu_time, cluster, 
 there twice are left out (`repeated: true` keeps them).
 
 The virtual cluster is the column `vc`, the status `status`.  Dates are local time without a zone.
-`cluster: {trace: {format: philly_vc, path: ...}}` makes nodes of the list of virtual clusters (vc,node num).
+`cluster: {trace: {format: philly_vc, path: ...}}` makes nodes of the list of virtual clusters (vc,node num), each a
+partition of its own; `partition: {column: vc}` in the entry binds jobs to theirs.
 Reference: Jeon, Venkataraman, Phanishayee, Qian, Xiao, Yang, Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN
 Training Workloads (USENIX ATC 2019).
 """
@@ -129,7 +130,8 @@ def nodes(
             log.wrong(line, "node num", f"{shown(count)} is no whole number of nodes")
         elif number:
             kind = {"type": gpu, "count": gpus_per_node}
-            found.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind})
+            found.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
+                          "partitions": [vc]})  # fmt: skip
     log.complaints.fail_if_any()
     if not found:
         log.fail("has no nodes")

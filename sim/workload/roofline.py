@@ -26,15 +26,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sim.errors import UnknownName
+from sim.model.described import Described
 from sim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
 
-class Peak(BaseModel):
+class Peak(Described):
     """What a device can do at best: one GPU, one CPU core or one CPU socket.
 
     The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
@@ -46,24 +47,43 @@ class Peak(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     flops: OperationsPerSecond
+    """Most operations per second."""
     bandwidth: BytesPerSecond
+    """Most bytes per second from and to its own memory."""
     launch_overhead: Seconds = 0.0
+    """Time to start a kernel, 0 unless given."""
     memory: Bytes | None = None
+    """Bytes of its memory; the times do not depend on it."""
     multiprocessors: Whole | None = None
+    """Streaming multiprocessors; needed to time kernels from their thread blocks."""
     clock: Hertz | None = None
+    """Clock frequency; the times do not depend on it."""
     threads: Whole = 2048
+    """Most resident threads of a multiprocessor, 2048 unless given."""
     blocks: Whole = 32
+    """Most resident blocks of a multiprocessor, 32 unless given."""
     registers: Whole = 65536
+    """Registers of a multiprocessor, 65536 unless given."""
     shared_memory: Bytes = 49152
+    """Shared memory of a multiprocessor, 49152 B unless given."""
     shared_memory_per_block: Bytes = 49152
+    """Most shared memory of a block, 49152 B unless given."""
     shared_memory_reserved: Bytes = 0
+    """Shared memory that each block costs besides its own, 0 unless given."""
     shared_memory_granularity: Bytes = 256
+    """Shared memory is given in multiples of this, 256 B unless given."""
     threads_per_block: Whole = 1024
+    """Most threads of a block, 1024 unless given."""
     registers_per_thread: Whole = 255
+    """Most registers of a thread, 255 unless given."""
     warp: Whole = 32
+    """Threads of a warp, 32 unless given."""
     register_granularity: Whole = 256
+    """Registers of a warp are given in multiples of this, 256 unless given."""
     warp_granularity: Whole = 4
+    """Warps are given in multiples of this, 4 unless given."""
     warps_to_saturate: Whole = 1
+    """Resident warps that reach the full rate, 1 (any launch does) unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Peak:
@@ -169,7 +189,7 @@ Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeVal
 """A whole number, or up to three (x, y, z)."""
 
 
-class Launch(BaseModel):
+class Launch(Described):
     """The launch line of a GPU kernel: `{grid: 16, block: 64}` or `{grid: [8, 8], block: [16, 16]}`.
 
     `registers` are per thread, `shared_memory` is per block.
@@ -178,9 +198,13 @@ class Launch(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     grid: Dimensions
+    """Blocks of the grid: a whole number, or up to three."""
     block: Dimensions
+    """Threads of a block: a whole number, or up to three."""
     registers: Whole = 32
+    """Registers of a thread, 32 unless given."""
     shared_memory: Bytes = 0
+    """Shared memory of a block, 0 unless given."""
 
     @property
     def blocks(self) -> int:
@@ -275,7 +299,7 @@ def kernel_time(
     return (peak.launch_overhead if launch_overhead is None else launch_overhead) + busy
 
 
-class Work(BaseModel):
+class Work(Described):
     """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, efficiency: 60%, steps: 1000}`.
 
     flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
@@ -287,13 +311,21 @@ class Work(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     flops: Operations
+    """Operations of one step."""
     bytes: Bytes = 0
+    """Bytes that one step moves from and to the device's memory, 0 unless given."""
     efficiency: Fraction = 1.0
+    """Share of the device's best rates that is reached, 100% unless given."""
     launch_overhead: Seconds | None = None
+    """Time to start a kernel; the device's own unless given."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
+    """Number of steps, 1 unless given."""
     kernels: Whole = 1
+    """Kernels in a step, each of which pays the launch overhead; 1 unless given."""
     launch: Launch | None = None
+    """Thread blocks of the kernels, from which a GPU is timed; not used unless given."""
     share: Fraction = 1.0
+    """Share of the device that the work demands, all of it unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> Work:

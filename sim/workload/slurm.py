@@ -13,7 +13,7 @@ and stands there again is a job of its own.
 Left out and counted: steps of jobs (12.batch, 12.0), jobs that never started, that still run, or hold nothing.
 Times are those of the machine that printed them, without a zone.
 Nodes are those of `scontrol show node`, on one line each or on several; those that are down are left out unless
-`down: true`.
+`down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def hosts(text: str) -> list[str]:
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type."""
+    """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
     log = JobLog(Path(path), Cut())
     found = []
     for line, words in _blocks(log):
@@ -174,6 +174,9 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
         node: dict[str, Any] = {"name": words["NodeName"], "cpus": int(cores)}
         if memory:
             node["memory"] = f"{memory} MiB"
+        inside = [name for name in words.get("Partitions", "").split(",") if name not in ("", "(null)")]
+        if inside:
+            node["partitions"] = inside
         gpus = _gres(words.get("Gres", ""), types or {})
         if gpus:
             node["gpus"] = gpus

@@ -66,17 +66,31 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
 
 
 def sizes(table: TaskTable) -> list[dict[str, Any]]:
-    """Tasks by the GPUs that they hold, with their shares of all tasks and of the GPUs' time."""
-    gpus, _ = held(table)
-    work = gpus * durations(table)
+    """Tasks by the GPUs that they hold, with their shares of all tasks and of the GPUs' time.
+
+    Where no task holds a GPU: by their cores (key `cores` instead of `gpus`).
+    """
+    gpus, cores = held(table)
+    unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
+    work = amount * durations(table)
     whole = float(work.sum())
     found = []
-    for name, rows in _classes(gpus).items():
+    for name, rows in (_classes(amount) if unit == "gpus" else _octaves(amount)).items():
         if rows.any():
             of_work = float(work[rows].sum()) / whole if whole else 0.0
             of_tasks = float(rows.mean())
-            found.append({"gpus": name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
+            found.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
     return found
+
+
+def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
+    """Numbers from each power of two to below the next."""
+    classes = {"below 1": amount < 1, "1": (amount >= 1) & (amount < 2)}
+    low = 2
+    while low <= amount.max(initial=0.0):
+        classes[f"{low}–{2 * low - 1}"] = (amount >= low) & (amount < 2 * low)
+        low *= 2
+    return classes
 
 
 def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:

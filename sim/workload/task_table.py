@@ -1,4 +1,4 @@
-"""The plain task table (`format: tasks`): a CSV or Parquet file with one row a task.
+"""The plain task table (`format: tasks`): a CSV (compressed with gzip or not) or Parquet file with one row a task.
 
 Columns, all optional but one duration: id, arrival, class, user, priority, weight, deadline, patience, cpu_time,
 gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
@@ -11,9 +11,7 @@ Further numeric columns are kept and appear in the result; others are ignored, w
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
 from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.workload.text_rows import numbered_lines
 from sim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -56,18 +56,10 @@ def write(table: TaskTable, path: str | Path) -> None:
 def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a frame of task-table columns: whole or not at all."""
     target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(handle)
-    try:
-        if target.suffix.lower() in PARQUET:
-            frame.to_parquet(name, index=False)
-        else:
-            frame.to_csv(name, index=False)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    if target.suffix.lower() in PARQUET:
+        write_whole(target, lambda temporary: frame.to_parquet(temporary, index=False))
+    else:
+        write_whole(target, lambda temporary: frame.to_csv(temporary, index=False))
 
 
 def to_frame(table: TaskTable) -> pd.DataFrame:
@@ -140,18 +132,18 @@ class _Reader:
 
             # One thread: only then does a row of the wrong length come with its number.
             reading = csv.ReadOptions(use_threads=False)
-            with csv.open_csv(self.path, read_options=reading) as stream:
+            with _bytes_of(self.path) as source, csv.open_csv(source, read_options=reading) as stream:
                 names = stream.schema.names
             texts = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
-            return csv.read_csv(self.path, read_options=reading, convert_options=texts)
+            with _bytes_of(self.path) as source:
+                return csv.read_csv(source, read_options=reading, convert_options=texts)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise ScenarioError(self._unreadable(str(error))) from None
 
     def _unreadable(self, message: str) -> Problem:
         message = " ".join(message.split())
-        if not self.parquet and (place := _not_utf8(self.path)):
-            line, column, byte = place
-            return Problem(f"is not UTF-8 text (byte 0x{byte:02x}); save it as UTF-8", "", str(self.path), line, column)
+        if not self.parquet and (damage := _no_text(self.path)):
+            return damage
         if "straddling" in message or ("Empty CSV" in message and self.path.stat().st_size):
             longest = "a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
             return Problem(longest, file=str(self.path))
@@ -361,14 +353,22 @@ class _Reader:
         return f"row {row + 1}" if line is None else f"line {line}"
 
 
-def _not_utf8(path: Path) -> tuple[int, int, int] | None:
-    """Line, column and value of the first byte that is not UTF-8."""
+def _bytes_of(path: Path) -> pa.NativeFile:
+    """The bytes of a CSV file, compressed with gzip or not, whatever its name."""
+    import pyarrow as pa
+
     with path.open("rb") as stream:
-        for number, line in enumerate(_lines(stream), start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return number, error.start + 1, line[error.start]
+        packed = stream.read(2) == b"\x1f\x8b"
+    return pa.input_stream(str(path), compression="gzip" if packed else None)
+
+
+def _no_text(path: Path) -> Problem | None:
+    """What keeps a file from being text: bytes that are not UTF-8, damaged compression."""
+    try:
+        for _ in numbered_lines(path):
+            pass
+    except ScenarioError as error:
+        return error.problems[0]
     return None
 
 
@@ -376,10 +376,8 @@ def line_of(path: Path, row: int) -> int | None:
     """The line of a CSV file (from 1, the header included, blank lines counted) with a row; None in Parquet."""
     if path.suffix.lower() in PARQUET:
         return None
-    import pyarrow as pa
-
     seen = -1  # the header comes before row 0
-    with pa.input_stream(str(path)) as stream:
+    with _bytes_of(path) as stream:
         for number, line in enumerate(_lines(stream), start=1):
             if line.strip(b"\r"):
                 if seen == row:

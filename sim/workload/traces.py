@@ -22,6 +22,7 @@ from sim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
     "acme": "sim.workload.acme:read",
+    "alibaba_dlrm": "sim.workload.alibaba_dlrm:read",
     "alibaba_spot": "sim.workload.alibaba_spot:read",
     "azure_llm": "sim.workload.azure_llm:read",
     "burstgpt": "sim.workload.burstgpt:read",

@@ -1,0 +1,61 @@
+"""Models whose JSON Schema says of each key what it means.
+
+The sentence is the string that stands below a field, as with pydantic's `use_attribute_docstrings`.  That option reads
+the sources when the classes are made, which doubles the time to import the models of a scenario; here they are read
+when a schema is asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, GetJsonSchemaHandler
+
+
+class Described(BaseModel):
+    """A model whose fields are described in its JSON Schema by the strings below them."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler(core)
+        properties = handler.resolve_ref_schema(found).get("properties", {})
+        for field, sentence in descriptions(cls).items():
+            key = cls.model_fields[field].alias or field
+            if key in properties:
+                properties[key] = {**properties[key], "description": sentence}
+        return found
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """What the strings below a model's fields say, those of its base classes included."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        said = _of_module(base.__module__).get(base.__qualname__, {})
+        found |= {name: text for name, text in said.items() if name in model.model_fields}
+    return found
+
+
+@cache
+def _of_module(name: str) -> dict[str, dict[str, str]]:
+    """By class of a module, by name: the string below each annotated name."""
+    module = sys.modules.get(name)
+    try:
+        source = inspect.getsource(module) if module is not None else ""
+    except (OSError, TypeError):  # built in, or typed at a prompt
+        return {}
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return {node.name: dict(_strings(node)) for node in classes}
+
+
+def _strings(node: ast.ClassDef) -> list[tuple[str, str]]:
+    found = []
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            found.append((field.target.id, " ".join(below.value.value.split())))
+    return found

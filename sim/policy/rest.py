@@ -1,0 +1,235 @@
+"""The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
+
+A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
+Only estimates go in: `view.expected_finish` for what runs, the estimated time of what does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.model.cluster import MILLI, Device
+from sim.model.plan import Plan, Step, lane_names
+from sim.model.tasks import RUNNING, Mode, Task, Tasks
+from sim.policy.contract import PlanProblem, View
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A problem of what is left, and whose rows its tasks are in the whole: `rows[0]` is its first."""
+
+    problem: PlanProblem
+    rows: list[int]
+    left_out: list[int]
+    """Rows that no lane can run which is up, and those that wait for them."""
+
+    def steps(self, plan: Plan) -> list[Step]:
+        """The steps of a plan for the rest, with the rows of the whole."""
+        return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
+
+
+class Progress:
+    """What has become of the tasks of a problem so far.
+
+    Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and what they read.
+    """
+
+    def __init__(self, problem: PlanProblem) -> None:
+        self.problem = problem
+        self.lanes = lane_names(problem.cluster)
+        self._tasks: dict[int, Task] = {}
+        """Those that were ready once and have not ended."""
+        self._left = dict.fromkeys(range(len(problem.tasks)))
+        self._down: dict[int, Device] = {}
+
+    def ready(self, task: Task) -> None:
+        self._tasks[task.index] = task
+
+    def ended(self, task: Task) -> None:
+        """For `finished` and `gone`."""
+        self._tasks.pop(task.index, None)
+        self._left.pop(task.index, None)
+
+    def device(self, device: Device, up: bool) -> None:
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = device
+
+    def is_up(self, device: Device) -> bool:
+        """Neither it nor the node around it is down."""
+        return device.index not in self._down and self.problem.cluster.nodes[device.node].cpu.index not in self._down
+
+    @property
+    def count(self) -> int:
+        """Tasks that have not ended."""
+        return len(self._left)
+
+    def rest(
+        self,
+        view: View,
+        foresight: bool = True,
+        finish: Callable[[Task], float] | None = None,
+        wanted: Callable[[int], bool] | None = None,
+    ) -> Rest:
+        """What has not started, as a problem.
+
+        Running tasks occupy their lanes until they end, and are the arrival of what waits for them; stopped ones
+        come with the part that they have left.
+        foresight: with the tasks that arrive later?
+        finish: when a running task will end; None: `view.expected_finish`.
+        wanted: rows that the planner can plan; what waits for others is left out.
+        """
+        now = view.now
+        arrival = self.problem.tasks.arrival
+        running = {row: task for row, task in self._tasks.items() if task.state == RUNNING}
+        ends = {row: max(now, (finish or view.expected_finish)(task)) for row, task in running.items()}
+        free_at = {name: math.inf for name, device in self.lanes.items() if not self.is_up(device)}
+        self._occupy(free_at, running, ends, view)
+        up = {device.type for name, device in self.lanes.items() if free_at.get(name, now) < math.inf}
+        before = self.problem.tasks.predecessors
+        rows: list[int] = []
+        left_out: dict[int, None] = {}
+        since: dict[int, float] = {}
+        for row in self._left:
+            known = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
+            if row in running or not known or (wanted is not None and not wanted(row)):
+                continue
+            task = self._tasks.get(row)
+            modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
+            allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed
+            waits_for = before[row] if before is not None else ()
+            if not any(modes[i].type in up for i in allowed) or any(p in left_out for p in waits_for):
+                left_out[row] = None
+                continue
+            rows.append(row)
+            since[row] = max([now, float(arrival[row]), *(ends[p] for p in waits_for if p in ends)])
+        rows = self._closed(rows, running)
+        rows.sort(key=since.__getitem__)  # stable
+        tasks = self._table(rows, [since[row] for row in rows])
+        problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view))
+        return Rest(problem, rows, list(left_out))
+
+    def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
+        """The rows all of whose predecessors have ended, run or are among them: others wait for what is to come."""
+        before = self.problem.tasks.predecessors
+        if before is None:
+            return rows
+        known = dict.fromkeys(rows)
+        while True:
+            waiting = [r for r in known if any(p in self._left and p not in known and p not in running
+                                               for p in before[r])]  # fmt: skip
+            if not waiting:
+                return list(known)
+            for row in waiting:
+                del known[row]
+
+    def _occupy(
+        self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View
+    ) -> None:
+        """Until when running tasks hold their lanes."""
+        cores: dict[Device, list[float]] = {}
+        for row, task in running.items():
+            placement = view.placement_of(task)
+            if placement is None:
+                continue
+            for device in placement.devices:
+                if not placement.mode.on_cpu:
+                    if device.type.streams == 1:
+                        free_at[device.name] = max(free_at.get(device.name, 0.0), ends[row])
+                    elif device.name not in free_at:
+                        free_at[device.name] = max(view.now, view.free_at(device))
+                elif placement.cores is not None:
+                    free_at.update({f"{device.name}{core}": ends[row] for core in placement.cores})
+                else:
+                    count = max(1, -(-placement.mode.cpus // MILLI))
+                    cores.setdefault(device, []).extend([ends[row]] * count)
+        for device, times in cores.items():  # on cores without names: any that are not taken
+            names = [name for name, of in self.lanes.items() if of is device and name not in free_at]
+            free_at.update(zip(names, times, strict=False))
+
+    def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
+        """The rows as a table of their own, with the work that they have left."""
+        tasks = self.problem.tasks
+        chosen = np.array(rows, dtype=np.int64)
+        time = np.array(tasks.time[chosen], dtype=float)
+        for position, row in enumerate(rows):
+            task = self._tasks.get(row)
+            if task is None:
+                continue
+            modes: tuple[Mode, ...] = task.shape.modes
+            if task.done > 0:
+                fixed = np.array([mode.fixed for mode in modes])
+                width = len(modes)
+                time[position, :width] = np.maximum(0.0, (fixed + time[position, :width]) * (1 - task.done) - fixed)
+            if task.allowed is not None:
+                time[position, [i for i in range(len(modes)) if i not in task.allowed]] = np.inf
+
+        return replace(rows_of(tasks, rows, np.array(since, dtype=float)), time=time, estimate=time)
+
+    def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
+        """Where copies of what is still to be read lie, or will lie when what runs has written it."""
+        reads = self.problem.tasks.reads
+        if reads is None:
+            return {}
+        found: dict[int, Sequence[Device | int]] = {}
+        for row in rows:
+            for item in reads[row]:
+                if item not in found:
+                    found[item] = view.holders(item)
+        for task in running.values():
+            placement = view.placement_of(task)
+            if placement is not None:
+                found.update({item: [placement.devices[0]] for item in task.writes if item in found})
+        return {item: holders for item, holders in found.items() if holders}
+
+
+def in_mid_run(
+    problem: PlanProblem,
+    tasks: Tasks,
+    now: float = 0.0,
+    free_at: Mapping[str, float] | None = None,
+    data: Mapping[int, Sequence[Device | int]] | None = None,
+) -> PlanProblem:
+    """A problem of these tasks on the same cluster, in mid-run; nothing can be simulated in it."""
+    return replace(
+        problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
+        simulate=_not_in_mid_run, rehearse=_not_in_mid_run,
+    )  # fmt: skip
+
+
+def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
+    """Some rows of a table, with other arrivals if given, ascending; predecessors not among them are left out."""
+    chosen = np.array(rows, dtype=np.int64)
+    kept: list[int] = chosen.tolist()
+    number = {row: position for position, row in enumerate(kept)}
+
+    def part(column: np.ndarray | None) -> np.ndarray | None:
+        return None if column is None else column[chosen]
+
+    def lists(column: Sequence[tuple[int, ...]] | None) -> list[tuple[int, ...]] | None:
+        return None if column is None else [column[row] for row in kept]
+
+    before = lists(tasks.predecessors)
+    if before is not None:
+        before = [tuple(number[p] for p in waits_for if p in number) for waits_for in before]
+    return replace(
+        tasks, arrival=tasks.arrival[chosen] if arrival is None else arrival, shape=tasks.shape[chosen],
+        time=tasks.time[chosen], estimate=tasks.estimate[chosen],
+        id=np.array([tasks.name(row) for row in kept], dtype=object), class_code=part(tasks.class_code),
+        user_code=part(tasks.user_code), priority=part(tasks.priority), weight=part(tasks.weight),
+        deadline=part(tasks.deadline), expires=None, bytes_in=part(tasks.bytes_in), bytes_out=part(tasks.bytes_out),
+        predecessors=before, reads=lists(tasks.reads), writes=lists(tasks.writes), hash_ids=None,
+        time_limit=part(tasks.time_limit), partition_code=part(tasks.partition_code),
+        refused={number[row]: text for row, text in tasks.refused.items() if row in number}, extra={},
+    )  # fmt: skip
+
+
+def _not_in_mid_run(_: Any) -> Any:
+    raise UsageError("in mid-run nothing can be simulated, so a planner that tries plans out cannot plan the rest")

@@ -1,0 +1,387 @@
+"""What a learner sees and may do: the first waiting tasks as numbers, and a task on a type of device as an action.
+
+The Gymnasium environments (`sim.env`) and the policies that run what was learned (`policies.learning`) share this
+one file, so that a policy meets in a run exactly what it met in training.
+
+An observation is a vector of fixed length, every entry within ± `LIMIT`:
+
+    of each of the first `window` waiting tasks, by arrival:     TASK
+    of each of them on each type of device of the cluster:       PAIR
+    of each type of device:                                      DEVICE
+    of the whole:                                                WHOLE_SYSTEM
+
+Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
+on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
+Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of the
+tasks shown, whatever the length of the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from sim.model.cluster import Cluster
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Shape, Task
+from sim.policy.contract import WAIT_FOR_CHANGE, Decision, Scheduler, Start, View
+
+FEATURES_VERSION = 1
+"""Grows with every change of what an observation holds: policies learned on another one cannot be run."""
+
+TASK = ("present", "waited", "shortest", "urgency", "due", "slack", "width", "rank")
+PAIR = ("possible", "fits", "time", "penalty", "share")
+DEVICE = ("free", "wanted", "backlog", "soonest")
+WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
+
+LIMIT = 10.0
+MOST_WINDOW = 1000
+MEMORY = 30.0
+"""Rates are averages over the last so many typical times."""
+SHORTEST = 1e-9
+"""No task counts as shorter, in seconds: the logarithm of nothing is none."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of observation and action: so many tasks shown, on these types of device."""
+
+    window: int
+    types: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cluster: Cluster, window: int) -> Layout:
+        """The types that the cluster has, in its order; cores only where a node has some."""
+        return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)))
+
+    @property
+    def actions(self) -> int:
+        return self.window * len(self.types) + 1
+
+    @property
+    def observation(self) -> int:
+        kinds = len(self.types)
+        return self.window * (len(TASK) + kinds * len(PAIR)) + kinds * len(DEVICE) + len(WHOLE_SYSTEM)
+
+    @property
+    def inputs(self) -> int:
+        """Length of a row of `rows`."""
+        kinds = len(self.types)
+        return len(TASK) + len(PAIR) + len(DEVICE) + kinds + kinds * len(DEVICE) + len(WHOLE_SYSTEM) + 1
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Where each action finds what concerns it, one row an action: indexes into the observation with a 0 and a 1
+        appended.  A row holds the task, the pair and the type of device, which type it is, the state of all types and
+        of the whole, and whether the action waits.  So one small network can score every action."""
+        kinds, tasks = len(self.types), self.window
+        zero, one = self.observation, self.observation + 1
+        pairs = tasks * len(TASK)
+        devices = pairs + tasks * kinds * len(PAIR)
+        context = list(range(devices, self.observation))
+        rows = []
+        for task in range(tasks):
+            for kind in range(kinds):
+                pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
+                row = [task * len(TASK) + n for n in range(len(TASK))]
+                row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
+                rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
+        own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
+        return np.array([*rows, [zero] * own + context + [one]])
+
+    def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The rows of these actions of these observations (by their numbers)."""
+        padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
+        return padded[which[:, None], self.rows[actions]]
+
+    def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The same of one observation."""
+        return np.concatenate([observation, _PADDING])[self.rows[actions]]
+
+
+_PADDING = np.array([0.0, 1.0], np.float32)
+_STATIC = 7
+"""Facts of a task besides those by type of device."""
+
+
+class Window(Scheduler):
+    """Keeps the waiting tasks by arrival, shows the first of them, and turns actions into decisions.
+
+    Base of policies that choose by such actions: `choose` gives one of those that the mask allows.
+    scale: seconds of a typical task.
+    """
+
+    def __init__(self, window: int, scale: float):
+        self.window, self.scale = window, scale
+        self.running: list[dict[int, float]] = []
+        """Expected ends of the running tasks, by type of device and row."""
+        self._kind_of: dict[int, int] = {}
+        self._waiting: dict[int, Task] = {}
+        self._ordered = True
+        self._slot: dict[int, int] = {}
+        self._free_slots: list[int] = []
+        self._rates = [0.0, 0.0]
+        self._rated_at = 0.0
+        self._now = 0.0
+
+    def begin(self, view: View) -> None:
+        self.view = view
+        self.layout = Layout.of(view.cluster, self.window)
+        types = self.layout.types
+        self._number = {name: number for number, name in enumerate(types)}
+        self._capacity = np.array([view.cluster.count(name) for name in types], np.float64)
+        self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
+        self.running = [{} for _ in types]
+        self._static = np.zeros((64, _STATIC + 4 * len(types)))
+        self._free_slots = list(range(64))[::-1]
+        self._modes: dict[Shape, list[list[int]]] = {}
+
+    def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
+        """One of the actions that the mask allows."""
+        raise NotImplementedError
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        while self.anything():
+            decision = self.decision(self.choose(*self.observe()))
+            if decision is None:
+                break
+            yield decision
+        yield WAIT_FOR_CHANGE
+
+    # What happens ---------------------------------------------------------------------------------------------
+
+    def ready(self, task: Task) -> None:
+        row, now = task.index, self.view.now
+        kind = self._kind_of.pop(row, None)
+        if kind is not None:  # it was stopped
+            del self.running[kind][row]
+        else:
+            self._count(0, now)
+        if not self._free_slots:
+            size = len(self._static)
+            self._static = np.concatenate([self._static, np.zeros_like(self._static)])
+            self._free_slots = list(range(size, 2 * size))[::-1]
+        slot = self._slot[row] = self._free_slots.pop()
+        self._static[slot] = self._facts(task)
+        if self._waiting:
+            last = next(reversed(self._waiting.values()))
+            self._ordered = self._ordered and (last.arrival, last.index) < (task.arrival, row)
+        self._waiting[row] = task
+
+    def finished(self, task: Task) -> None:
+        self._count(1, self.view.now)
+        self._forget(task)
+
+    def gone(self, task: Task) -> None:
+        self._forget(task)
+
+    def _forget(self, task: Task) -> None:
+        row = task.index
+        kind = self._kind_of.pop(row, None)
+        if kind is not None:
+            del self.running[kind][row]
+        self._leave(row)
+
+    def _leave(self, row: int) -> None:
+        if self._waiting.pop(row, None) is not None:
+            self._free_slots.append(self._slot.pop(row))
+
+    def _count(self, which: int, now: float) -> None:
+        self._fade(now)
+        self._rates[which] += 1.0
+
+    def _fade(self, now: float) -> None:
+        if now > self._rated_at:
+            factor = math.exp((self._rated_at - now) / (MEMORY * self.scale))
+            self._rates = [rate * factor for rate in self._rates]
+            self._rated_at = now
+
+    # What is seen ---------------------------------------------------------------------------------------------
+
+    def shown(self, first: Task | None = None) -> list[Task]:
+        """The first waiting tasks, by arrival; `first`: a waiting task that is shown before all others."""
+        if not self._ordered:
+            self._waiting = dict(sorted(self._waiting.items(), key=lambda entry: (entry[1].arrival, entry[0])))
+            self._ordered = True
+        if first is None:
+            return list(islice(self._waiting.values(), self.window))
+        others = (task for task in self._waiting.values() if task is not first)
+        return [first, *islice(others, self.window - 1)]
+
+    def anything(self) -> bool:
+        """Could any of the tasks shown start now?  Else there is nothing to choose, and nothing to observe."""
+        self._fade(self.view.now)
+        tasks = self.shown()
+        if self._singly(tasks):
+            kinds = range(len(self.layout.types))
+            return any(self.placement(task, kind) is not None for task in tasks for kind in kinds)
+        return any(any(self._fits_shape(shape)) for shape in dict.fromkeys(task.shape for task in tasks))
+
+    def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The observation now, and which actions are possible.  `first`: as in `shown`.
+
+        To wait is not possible where nothing runs and something may be placed: nothing else need ever happen.
+        """
+        layout, view = self.layout, self.view
+        kinds, now, scale = len(layout.types), view.now, self.scale
+        tasks = self.shown(first)
+        count = len(tasks)
+        facts = self._static[[self._slot[task.index] for task in tasks]]
+        pairs = facts[:, _STATIC:].reshape(count, 4, kinds)
+        fits = self._fits(tasks, pairs[:, 0] > 0)
+
+        found = np.zeros(layout.observation, np.float32)
+        shortest = facts[:, 0]
+        of_tasks = found[: count * len(TASK)].reshape(count, len(TASK))
+        of_tasks[:, 0] = 1.0
+        of_tasks[:, 1] = np.log1p((now - facts[:, 3]) / scale)
+        of_tasks[:, 2] = facts[:, 1]
+        of_tasks[:, 3] = scale / (scale + shortest)
+        of_tasks[:, 4] = facts[:, 4] < math.inf
+        slack = (facts[:, 4] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
+        of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
+        of_tasks[:, 6] = facts[:, 2]
+        of_tasks[np.argsort(shortest, kind="stable"), 7] = np.arange(count) / layout.window
+
+        start = layout.window * len(TASK)
+        of_pairs = found[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
+        of_pairs[:, :, 0] = pairs[:, 0]
+        of_pairs[:, :, 1] = fits
+        of_pairs[:, :, 2:] = pairs[:, 1:].transpose(0, 2, 1)
+
+        start += layout.window * kinds * len(PAIR)
+        of_devices = found[start : start + kinds * len(DEVICE)].reshape(kinds, len(DEVICE))
+        best = facts[:, 5].astype(np.intp)
+        work = np.bincount(best, weights=shortest * facts[:, 6], minlength=kinds)
+        view.nodes.refresh()
+        for number, name in enumerate(layout.types):
+            ends = self.running[number].values()
+            of_devices[number, 0] = self._free(name)
+            of_devices[number, 3] = math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0
+            work[number] += sum(end - now for end in ends if end > now)
+        of_devices[:, 0] /= self._capacity
+        of_devices[:, 1] = np.bincount(best, minlength=kinds) / layout.window
+        of_devices[:, 2] = np.log1p(work / (self._capacity * scale))
+
+        self._fade(now)
+        waiting = len(self._waiting)
+        found[-4:] = (
+            math.log1p(waiting / layout.window), max(0, waiting - layout.window) / max(waiting, 1),
+            *(math.log1p(rate / MEMORY) for rate in self._rates),
+        )  # fmt: skip
+        np.minimum(np.maximum(found, -LIMIT, out=found), LIMIT, out=found)
+        mask = np.zeros(layout.actions, np.bool_)
+        mask[: count * kinds] = fits.ravel()
+        mask[-1] = bool(self._kind_of) or not fits.any()
+        return found, mask
+
+    def _free(self, name: str) -> float:
+        """Free devices of a type, from the columns of the nodes: their number hardly matters then."""
+        column = self.view.nodes.gpus.get(name)
+        if column is None and self._one_cpu_type:
+            column = self.view.nodes.cores
+        return self.view.free(name) if column is None else float(column.sum())
+
+    def _facts(self, task: Task) -> np.ndarray:
+        """What does not change while a task waits."""
+        kinds, scale = len(self.layout.types), self.scale
+        modes, left = task.modes, 1.0 - task.done
+        facts = np.zeros(_STATIC + 4 * kinds)
+        by_kind = facts[_STATIC:].reshape(4, kinds)
+        shortest = max(task.shortest_remaining, SHORTEST)
+        best = modes[task.modes_by_speed()[0]]
+        for position in reversed(task.modes_by_speed()):
+            mode = modes[position]
+            kind = self._number.get(mode.type.name)
+            if kind is not None:
+                time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+                width = mode.width / self._capacity[kind]
+                by_kind[:, kind] = 1.0, math.log(time / scale), math.log(time / shortest), width
+        kind = self._number.get(best.type.name, 0)
+        facts[:_STATIC] = (
+            shortest, math.log(shortest / scale), best.width / self._capacity[kind], task.arrival, task.deadline, kind,
+            best.width,
+        )  # fmt: skip
+        return facts
+
+    def _fits(self, tasks: list[Task], possible: np.ndarray) -> np.ndarray:
+        """Which of these tasks could start now on which type."""
+        kinds = len(self.layout.types)
+        if self._singly(tasks):
+            return np.array(
+                [[self.placement(task, kind) is not None for kind in range(kinds)] for task in tasks], np.bool_
+            ).reshape(len(tasks), kinds)
+        there: dict[Shape, list[bool]] = {}
+        for task in tasks:
+            if task.shape not in there:
+                there[task.shape] = self._fits_shape(task.shape)
+        return np.array([there[task.shape] for task in tasks], np.bool_).reshape(len(tasks), kinds) & possible
+
+    def _singly(self, tasks: list[Task]) -> bool:
+        """Has each task to be asked by itself, for its data or for what admission allows it?"""
+        return bool(self.view.items) or any(task.allowed is not None for task in tasks)
+
+    def _fits_shape(self, shape: Shape) -> list[bool]:
+        """On which types tasks of a shape could start now."""
+        first, modes = self.view.first, shape.modes
+        return [any(first(modes[position]) is not None for position in kind) for kind in self._positions(shape)]
+
+    def _positions(self, shape: Shape) -> list[list[int]]:
+        """Modes of a shape by type of device."""
+        known = self._modes.get(shape)
+        if known is None:
+            names = [mode.type.name for mode in shape.modes]
+            known = self._modes[shape] = [
+                [position for position, name in enumerate(names) if name == kind] for kind in self.layout.types
+            ]
+        return known
+
+    # What is done ---------------------------------------------------------------------------------------------
+
+    def placement(self, task: Task, kind: int) -> Placement | None:
+        """Where a task would go on a type of device now: its fastest mode that fits, on the first devices."""
+        name = self.layout.types[kind]
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            if mode.type.name == name:
+                placement = self._first(task, mode)
+                if placement is not None:
+                    return placement
+        return None
+
+    def _first(self, task: Task, mode: Mode) -> Placement | None:
+        view = self.view
+        placement = view.first(mode)
+        if placement is None or not view.items or view.holds(task, placement):
+            return placement
+        return next((p for node in view.nodes_fitting(mode) if (p := view.on_node(mode, node, task))), None)
+
+    def decision(self, action: int) -> Start | None:
+        """What an action that the mask allows means; None: to wait."""
+        if action == self.layout.actions - 1:
+            return None
+        position, kind = divmod(action, len(self.layout.types))
+        task = self.shown()[position]
+        placement = self.placement(task, kind)
+        assert placement is not None, "the mask allows only what fits"
+        self.follow(task, placement)
+        return Start(task, placement)
+
+    def follow(self, task: Task, placement: Placement) -> None:
+        """A task is about to start, or to move, there."""
+        row = task.index
+        before = self._kind_of.get(row)
+        if before is not None:
+            del self.running[before][row]
+        self._leave(row)
+        kind = self._kind_of[row] = self._number[placement.mode.type.name]
+        self.running[kind][row] = self.view.now + self.view.duration(task, placement)
+
+    def expected_end(self, task: Task) -> float:
+        """When a running task should end, as it looked when it started."""
+        return self.running[self._kind_of[task.index]][task.index]

@@ -1,0 +1,171 @@
+"""Ranges of a sweep: from where to where a key goes, and what lies between.
+
+    {low: 10/s, high: 1000/s, scale: log}            to sample from
+    {low: 1, high: 8, integer: true, steps: 4}       a grid of at most so many values
+    10/s..1000/s log        1..8 integer 4           the same as texts, for the command line
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sim.errors import suggestion
+from sim.model import units
+from sim.model.units import shown
+
+_DIMENSIONS = (
+    units.TIME, units.SIZE, units.BANDWIDTH, units.RATE, units.POWER, units.OPERATIONS, units.OPERATION_RATE,
+    units.FREQUENCY, units.FRACTION,
+)  # fmt: skip
+_BASE = ("s", "B", "B/s", "/s", "W", "FLOP", "FLOP/s", "Hz", "")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*$")
+_RANGE = re.compile(r"^\s*(?P<low>[^{}\[\]]+?)\s*\.\.\s*(?P<high>[^{}\[\]]+?)\s*$")
+_KEYS = ("low", "high", "scale", "integer", "steps")
+SCALES = ("linear", "log")
+MOST_STEPS = 100_000
+
+
+def quantity(value: Any) -> tuple[float, int, str] | None:
+    """(number in base units, dimension, unit as written) of a number or a text such as `5 min`; None of others.
+
+    Dimension -1: a number without a unit.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value), -1, ""
+    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    unit = re.sub(r"\s+", "", match[2])
+    if not unit:
+        return float(match[1]), -1, ""
+    for number, known in enumerate(_DIMENSIONS):
+        if unit in known:
+            return units.parse(value, known, "", negative=True), number, unit
+    return None
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values from `low` to `high`, which are written in `unit`."""
+
+    low: float
+    high: float
+    unit: str = ""
+    scale: str = "linear"
+    integer: bool = False
+    steps: int | None = None
+
+    def at(self, share: float) -> Any:
+        """The value at a share from 0 to 1 of the range, as a scenario writes it."""
+        # Of whole numbers each has an interval of its own, so that the last is drawn as often as the others.
+        high = self.high + 1 if self.integer else self.high
+        if self.scale == "log":
+            number = self.low * (high / self.low) ** share
+        else:
+            number = self.low + share * (high - self.low)
+        if self.integer:
+            return self._written(min(math.floor(number), int(self.high)))
+        return self._written(min(max(number, self.low), self.high))
+
+    def grid(self) -> list[Any]:
+        """`steps` values, ends included; of whole numbers those that differ."""
+        assert self.steps is not None
+        between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
+        if self.scale == "log":
+            numbers = [self.low * (self.high / self.low) ** share for share in between]
+        else:
+            numbers = [self.low + share * (self.high - self.low) for share in between]
+        if self.integer:
+            return [self._written(number) for number in dict.fromkeys(round(number) for number in numbers)]
+        return [self._written(number) for number in numbers]
+
+    def _written(self, number: float) -> Any:
+        if not self.integer:
+            number = float(f"{number:.10g}")  # the last digits of a logarithm differ between platforms
+        if not self.unit:
+            return number
+        return f"{number}{'' if self.unit[0] in '/%' else ' '}{self.unit}"
+
+
+def is_range(value: Any) -> bool:
+    """Is it meant as a range, and not as a value or a list of values?"""
+    if isinstance(value, Mapping):
+        return "low" in value or "high" in value
+    return isinstance(value, str) and _RANGE.match(value) is not None
+
+
+def read_range(value: Any) -> Range:
+    """The range in a mapping or a text; ValueError with a sentence otherwise."""
+    given = _from_text(value) if isinstance(value, str) else dict(value)
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(f'a range has no key "{key}"{suggestion(key, _KEYS) or "; it has " + ", ".join(_KEYS)}')
+    for key in ("low", "high"):
+        if key not in given:
+            raise ValueError(f"a range needs both ends; {key} is missing")
+    scale, integer = given.get("scale", "linear"), given.get("integer", False)
+    if scale not in SCALES:
+        raise ValueError(f"unknown scale {shown(scale)}{suggestion(str(scale), SCALES) or '; linear or log'}")
+    if not isinstance(integer, bool):
+        raise ValueError(f"integer: expected true or false, not {shown(integer)}")
+    low, high, unit = _ends(given["low"], given["high"])
+    if low >= high:
+        raise ValueError(f"the range from {given['low']} to {given['high']} is empty: low must be below high")
+    if scale == "log" and low <= 0:
+        raise ValueError(f"a log scale starts above 0, not at {given['low']}")
+    if integer and not (low.is_integer() and high.is_integer()):
+        raise ValueError(f"whole numbers from {given['low']} to {given['high']}: both ends must be whole")
+    return Range(low, high, unit, scale, integer, _steps(given.get("steps")))
+
+
+def _ends(low: Any, high: Any) -> tuple[float, float, str]:
+    """Both ends as numbers in a common unit."""
+    first, last = quantity(low), quantity(high)
+    for written, found in ((low, first), (high, last)):
+        if found is None or not math.isfinite(found[0]):
+            raise ValueError(f"an end of a range is a number, or one with a unit, not {shown(written)}")
+    assert first is not None and last is not None
+    if first[0] == 0 and first[1] < 0 <= last[1]:  # 0 needs no unit
+        first = (0.0, last[1], last[2])
+    if first[1] != last[1]:
+        raise ValueError(f"{low} and {high} are not of one kind: give both ends with a unit of the same dimension")
+    if first[2] != last[2]:
+        return first[0], last[0], _BASE[first[1]]
+    numbers = [float(re.match(rf"\s*({_NUMBER})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
+    return numbers[0], numbers[1], first[2]
+
+
+def _steps(steps: Any) -> int | None:
+    if steps is None:
+        return None
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise ValueError(f"steps: expected a whole number from 1 to {MOST_STEPS:,}, not {shown(steps)}")
+    return steps
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    """`low..high`, then `log`, `integer` or a number of steps in any order."""
+    words = text.split()
+    found: dict[str, Any] = {}
+    while words and ".." not in words[-1]:
+        word = words[-1]
+        if word in SCALES:
+            found["scale"] = word
+        elif word == "integer":
+            found["integer"] = True
+        elif word.isdigit() and "steps" not in found:
+            found["steps"] = int(word)
+        else:
+            break  # the unit of the upper end
+        words.pop()
+    match = _RANGE.match(" ".join(words))
+    if match is None:
+        raise ValueError(f'"{text}" is not a range such as 10/s..1000/s log')
+    return {"low": match["low"], "high": match["high"], **found}
