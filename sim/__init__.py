@@ -17,22 +17,27 @@ __version__ = "0.1.0"
 _WHERE = {
     "run": "sim.experiment.run:run",
     "compare": "sim.experiment.compare:compare",
+    "sweep": "sim.experiment.sweep:sweep",
+    "tune": "sim.experiment.tune:tune",
     "plan_precision": "sim.experiment.precision:plan_precision",
+    "size": "sim.experiment.size:size",
+    "train": "sim.experiment.training:train",
     "load": "sim.experiment.directory:load",
+    "difference": "sim.results.difference:difference",
     "register": "sim.registry:register",
     "Scenario": "sim.scenario.scenario:Scenario",
     "Result": "sim.results.result:Result",
     "Replications": "sim.results.replications:Replications",
     "Comparison": "sim.results.compare:Comparison",
+    "Sweep": "sim.results.sweep:Sweep",
     "plots": "sim.plots",
     "errors": "sim.errors",
     "theory": "sim.theory",
 }
 
 __all__ = [  # noqa: PLE0604
-    "Comparison", "Replications", "Result", "Scenario", "compare", "errors", "load", "plan_precision", "plots",
-    "register", "run",
-    "theory",
+    "Comparison", "Replications", "Result", "Scenario", "Sweep", "compare", "difference", "errors", "load",
+    "plan_precision", "plots", "register", "run", "size", "sweep", "theory", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -41,10 +46,16 @@ if TYPE_CHECKING:
     from sim.experiment.directory import load
     from sim.experiment.precision import plan_precision
     from sim.experiment.run import run
+    from sim.experiment.size import size
+    from sim.experiment.sweep import sweep
+    from sim.experiment.training import train
+    from sim.experiment.tune import tune
     from sim.registry import register
     from sim.results.compare import Comparison
+    from sim.results.difference import difference
     from sim.results.replications import Replications
     from sim.results.result import Result
+    from sim.results.sweep import Sweep
     from sim.scenario.scenario import Scenario
 
 

@@ -8,18 +8,22 @@ from typing import Any
 import click
 
 from sim.cli import console
-from sim.cli.options import RUNNING, SCENARIO, Share
+from sim.cli.options import BY, RUNNING, SCENARIO, Share
 from sim.cli.run import default_directory
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
 """Compared beside the scenario's own policy where none are named."""
+
+USUAL_GROUPS = ("class", "gpus", "user")
 
 
 @click.command(short_help="Compare policies that meet the same load.")
 @SCENARIO
 @click.option("--policy", "policies", multiple=True, metavar="NAME",
               help="A policy to compare, such as sjf or sjf+predicted_wait (repeatable).")  # fmt: skip
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
+@click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
+              help="A metric to compare, or a set of them: usual, cluster, all (repeatable).")  # fmt: skip
+@BY
 @click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
 @click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
               "many replications as that takes (--replications: those of the first stage).")  # fmt: skip
@@ -35,6 +39,7 @@ def compare(
     scenario: str,
     policies: tuple[str, ...],
     metrics: tuple[str, ...],
+    by: tuple[str, ...],
     baseline: str | None,
     best: str | None,
     probability: float | None,
@@ -64,6 +69,7 @@ def compare(
 
     if best is None and (probability is not None or delta is not None):
         raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
+    _check_groups(by)
     chosen: Any = named_policies(policies)
     loaded = load(scenario, overrides if chosen else ())
     chosen = chosen or _default_policies(loaded.raw)
@@ -72,29 +78,32 @@ def compare(
     _check_names((*metrics, *([best] if best else [])), baseline, chosen)
     if out is not None:
         check_target(out)
+    groups = by if out is None else USUAL_GROUPS  # what is written has all of them
     with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
         runs: dict[str, Any]
         selection = None
         if best is None:
             runs = run_policies(
                 loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
-                overrides=overrides, workers=workers, progress=bar,
+                overrides=overrides, workers=workers, progress=bar, by=groups,
             )  # fmt: skip
         else:
             runs, selection = select_best(
                 loaded, chosen, best, probability or 0.95, delta or 0.01, metrics=metrics, seed=seed,
-                replications=replications, check=check, overrides=overrides, workers=workers, progress=bar,
+                replications=replications, check=check, overrides=overrides, workers=workers, progress=bar, by=groups,
             )  # fmt: skip
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
-    if as_json:
-        console.as_json(comparison_json(comparison, runs))
-    else:
-        _show(comparison, runs)
     from sim.report.overview import comparison_remarks
+    from sim.results.groups import tables_of_groups
 
+    tables = tables_of_groups(runs, groups)
+    if as_json:
+        console.as_json(comparison_json(comparison, runs, {name: tables[name] for name in by if name in tables}))
+    else:
+        _show(comparison, runs, tables, by, metrics)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
-        console.note(f"tables and picture: {save_comparison(comparison, runs, out)}", quiet)
+        console.note(f"tables and pictures: {save_comparison(comparison, runs, out, groups=tables)}", quiet)
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
@@ -120,16 +129,28 @@ def _label(text: str) -> str:
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
     """Wrong names are said before the first run."""
     from sim.errors import UsageError, suggestion
-    from sim.results.metrics import metric
+    from sim.results.metric_sets import check
 
     for name in metrics:
-        metric(name)
+        check(name)
     if baseline is not None and baseline not in policies:
         near = suggestion(baseline, policies) or f"; compared are {', '.join(policies)}"
         raise UsageError(f'--baseline "{baseline}" is not compared{near}')
 
 
-def _show(comparison: Any, runs: dict[str, Any]) -> None:
-    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
+def _check_groups(by: tuple[str, ...]) -> None:
+    """A wrong --by is said before the first run."""
+    from sim.results.groups import checked
 
-    console.lines([comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)])
+    checked(by)
+
+
+def _show(
+    comparison: Any, runs: dict[str, Any], tables: dict[str, Any], by: tuple[str, ...], metrics: tuple[str, ...]
+) -> None:
+    from sim.report.groups import groups_lines
+    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
+    from sim.results.metric_sets import by_name
+
+    lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
+    console.lines([*lines, *groups_lines(tables, by, by_name(metrics))])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.errors import RunError
 
-PATIENCE = 2.0
-"""Seconds before a bar appears: shorter runs need none."""
+if TYPE_CHECKING:
+    from sim.experiment.progress import TerminalBar
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -40,41 +38,15 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
         note(f"{click.style('warning:', fg='yellow')} {text}", quiet)
 
 
-class Bar:
-    """A bar on a terminal, from the third second on; a function of the share done."""
-
-    def __init__(self) -> None:
-        self.begin = time.monotonic()
-        self.bar: Any = None
-
-    def __call__(self, share: float) -> None:
-        if self.bar is None:
-            if time.monotonic() - self.begin < PATIENCE:
-                return
-            from tqdm import tqdm
-
-            form = "{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-            # miniters=0: every report is drawn.  A terminal that gives its size as 0 is taken for one of 80 × 24.
-            wide, high = shutil.get_terminal_size()
-            self.bar = tqdm(
-                total=1.0, file=sys.stderr, leave=False, bar_format=form, mininterval=0, miniters=0,
-                ncols=wide, nrows=high,
-            )  # fmt: skip
-            self.bar.start_t -= time.monotonic() - self.begin
-        self.bar.update(share - self.bar.n)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
 @contextmanager
-def progress(quiet: bool) -> Iterator[Bar | None]:
+def progress(quiet: bool) -> Iterator[TerminalBar | None]:
     """A bar if anybody is looking: stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    bar = Bar()
+    from sim.experiment.progress import TerminalBar
+
+    bar = TerminalBar()
     try:
         yield bar
     finally:

@@ -13,14 +13,14 @@ from sim.cli.options import JSON, VERBOSITY
 MOST_STRETCHES = 25
 
 
-@click.command(short_help="Split a task's waiting by cause.")
+@click.command(short_help="Split a task's waiting by cause, and say how it ended.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("task", required=False)
 @click.option("--by", type=click.Choice(["class", "user"]), help="Add up over the tasks of each class or user.")
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose: bool) -> None:
-    """Say why TASK of the run in directory RUN waited, and for how long for each cause.
+    """Say why TASK of the run in directory RUN waited, for how long for each cause, and how it ended.
 
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
@@ -39,10 +39,19 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
 
 
 def _task(result: Any, task: str, as_json: bool) -> None:
+    from sim.results.explain import ending, find_task
     from sim.results.explain import explain as stretches_of
-    from sim.results.explain import find_task
 
     row = find_task(result, task)
+    ended = ending(result, task)
+    if result.record.ready[row] != result.record.ready[row]:
+        name = str(result.record.input.tasks.name(row))
+        if as_json:
+            about = {"task": name, "started": False, "wait": 0.0, "causes": {}}
+            console.as_json({**about, **_told(ended), "stretches": []})
+        else:
+            console.lines([f"task {name} of {result.name} ({result.policy}) never became ready", _ending_line(ended)])
+        return
     table = stretches_of(result, task)
     sums = table.groupby("cause", sort=False)["seconds"].sum()
     causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
@@ -51,23 +60,23 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     started = bool(record.start[row] == record.start[row])
     if as_json:
         about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        console.as_json({**about, "stretches": table.to_dict("records")})
+        console.as_json({**about, **_told(ended), "stretches": table.to_dict("records")})
         return
-    console.lines(_task_lines(result, row, table, causes, wait, started))
+    console.lines(_task_lines(result, row, table, causes, wait, ended))
 
 
-def _task_lines(result: Any, row: int, table: Any, causes: dict[str, float], wait: float, started: bool) -> list[str]:
-    from sim.model.record import STATUS_NAMES
+def _task_lines(
+    result: Any, row: int, table: Any, causes: dict[str, float], wait: float, ended: dict[str, Any]
+) -> list[str]:
     from sim.report import terminal
 
     record = result.record
     name = record.input.tasks.name(row)
     ready, begin = float(record.ready[row]), float(record.start[row])
-    status = STATUS_NAMES[int(record.status[row])]
-    end = f"its first stage began at {terminal.clock(begin)}" if started else f"it never started ({status})"
+    end = f"its first stage began at {terminal.clock(begin)}" if begin == begin else "it never started"
     head = f"task {name} of {result.name} ({result.policy}): ready at {terminal.clock(ready)}, {end}"
     if not wait:
-        return [head, "it did not wait"]
+        return [head, _ending_line(ended), "it did not wait"]
     waited = f"it waited {terminal.seconds(wait)}"
     sums = sorted(causes.items(), key=lambda pair: -pair[1])
     shares = [["cause", "time", ""], *[[cause_name(c), terminal.seconds(s), terminal.share(s / wait)] for c, s in sums]]
@@ -78,7 +87,8 @@ def _task_lines(result: Any, row: int, table: Any, causes: dict[str, float], wai
         )
     more = len(table) - MOST_STRETCHES
     rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
-    return [head, waited, "", *terminal.table(shares, right=(1, 2)), "", *terminal.table(rows, right=(0, 1, 2)), *rest]
+    return [head, _ending_line(ended), waited, "",
+            *terminal.table(shares, right=(1, 2)), "", *terminal.table(rows, right=(0, 1, 2)), *rest]
 
 
 def _groups(result: Any, by: str, as_json: bool) -> None:
@@ -97,6 +107,28 @@ def _groups(result: Any, by: str, as_json: bool) -> None:
         rows.append([str(name) or "(all)", terminal.count(tasks), terminal.seconds(wait / max(tasks, 1)), *parts])
     title = f"{result.name} ({result.policy}): share of waiting by cause"
     console.lines([title, "", *terminal.table(rows, right=range(1, len(rows[0])))])
+
+
+def _told(ended: dict[str, Any]) -> dict[str, Any]:
+    """How a task ended, for JSON."""
+    return {key: None if value != value else value for key, value in ended.items()}
+
+
+def _ending_line(ended: dict[str, Any]) -> str:
+    """How a task ended, why, and what came to nothing."""
+    from sim.report import terminal
+
+    words = {"rejected": "was rejected", "unfinished": "has not ended"}
+    text = f"it {words.get(ended['status'], ended['status'])}"
+    if ended["at"] == ended["at"]:
+        text += f" at {terminal.clock(ended['at'])}"
+    text += f": {ended['reason']}" if ended["reason"] else ""
+    if ended["stops"]:
+        of = f"{ended['stops']} of {ended['launches']} launches were"
+        text += f"; {'its only launch was' if ended['launches'] == 1 else of} cut short"
+        if ended["wasted"]:
+            text += f", {terminal.seconds(ended['wasted'])} of computing (devices × time) lost"
+    return text
 
 
 def cause_name(cause: str) -> str:

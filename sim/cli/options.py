@@ -35,6 +35,11 @@ SET = click.option(
     help="Change a value of the scenario (repeatable); the value is written as in the file.",
 )  # fmt: skip
 
+BY = click.option(
+    "--by", multiple=True, metavar="class|gpus|user",
+    help="Also tell what became of each class, number of GPUs asked for, or user (repeatable).",
+)  # fmt: skip
+
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sim.cli import console
-from sim.cli.options import RUNNING, SCENARIO, Share
+from sim.cli.options import BY, RUNNING, SCENARIO, Share
 
 
 @click.command(short_help="Run a scenario and print the figures that matter.")
@@ -18,8 +18,12 @@ from sim.cli.options import RUNNING, SCENARIO, Share
     "--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
     help="Write tables, summary and a picture there.",
 )  # fmt: skip
-@click.option("--metric", "metrics", multiple=True, metavar="NAME",
-              help="A further metric to print, or that of --batch-means or --plan-precision (repeatable).")
+@click.option("--trace-out", "trace", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write what ran where and when for Perfetto's viewer: run.json.gz (of the first replication).")
+@click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
+              help="A further metric (or a set: cluster, all) to print, or that of --batch-means or --plan-precision "
+              "(repeatable).")  # fmt: skip
+@BY
 @click.option("--batch-means", "batched", is_flag=True,
               help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.")
 @click.option("--plan-precision", "precision", type=Share(), metavar="SHARE",
@@ -29,7 +33,9 @@ def run(
     scenario: str,
     policy: str | None,
     out: Path | None,
+    trace: Path | None,
     metrics: tuple[str, ...],
+    by: tuple[str, ...],
     batched: bool,
     precision: float | None,
     overrides: tuple[str, ...],
@@ -49,8 +55,10 @@ def run(
     from sim.experiment.directory import check_target, save
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
+    from sim.report.perfetto import check_trace_file, write_trace
+    from sim.results.result import Result
 
-    _check_metrics(metrics)
+    _check(metrics, by, batched or precision is not None)
     loaded = prepare(scenario, policy, overrides)
     if precision is not None:
         _plan(loaded, precision, metrics, batched, out, seed, replications, workers, as_json, quiet)
@@ -59,33 +67,47 @@ def run(
         _one_run(loaded, replications)
     if out is not None:
         check_target(out)
+    if trace is not None:
+        check_trace_file(trace)
     with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
         outcome = run_scenario(
             loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers,
-            progress=bar, metrics=metrics,
+            progress=bar, metrics=metrics, by=by,
         )  # fmt: skip
+    from sim.report.groups import groups_lines
+    from sim.report.overview import remarks
+    from sim.results.groups import tables_of_groups
+
     further = _batched(outcome, metrics) if batched else {}
+    tables = tables_of_groups({outcome.policy or "run": outcome}, by)
     if as_json:
-        console.as_json(_json(outcome, metrics, further))
+        console.as_json(_json(outcome, metrics, further, tables))
     else:
         _show(outcome, loaded, () if batched else metrics)
         if batched:
             console.lines(["", *further["lines"]])
-    from sim.report.overview import remarks
+        if by:
+            console.lines(groups_lines(tables, by, metrics))
 
     console.warnings(remarks(outcome), quiet)
     if verbose:
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
-        console.note(f"tables and picture: {save(outcome, out)}", quiet)
+        console.note(f"tables and picture: {save(outcome, out, groups=tables)}", quiet)
+    if trace is not None:
+        first = outcome if isinstance(outcome, Result) else outcome.results[0]
+        console.note(f"trace: {write_trace(first, trace)}", quiet)
 
 
-def _check_metrics(metrics: tuple[str, ...]) -> None:
-    """Wrong names are said before the first run."""
+def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> None:
+    """Wrong names are said before the first run.  `one_by_one`: no sets of metrics."""
+    from sim.results.groups import checked
+    from sim.results.metric_sets import check
     from sim.results.metrics import metric
 
+    checked(by)
     for name in metrics:
-        metric(name)
+        metric(name) if one_by_one else check(name)
 
 
 def _plan(
@@ -149,14 +171,24 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {"lines": lines, "json": found}
 
 
-def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any]) -> dict[str, Any]:
+def _json(
+    outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]
+) -> dict[str, Any]:
+    from sim.results.metric_sets import expanded
+
     found: dict[str, Any] = outcome.to_json()
+    many = hasattr(outcome, "column")
+    if tables:
+        from sim.results.groups import groups_json
+
+        by_policy = groups_json(tables, many)
+        found["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
         found["batch_means"] = batched["json"]
-    elif metrics and not hasattr(outcome, "column"):
+    elif metrics and not many:
         from sim.results.result import json_values
 
-        found["summary"] |= json_values(outcome.values(metrics))
+        found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found
 
 

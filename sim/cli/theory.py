@@ -10,7 +10,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.experiment.matching import Beside, Match
+    from sim.experiment.beside import Beside
+    from sim.experiment.facts import Match
 
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
@@ -49,7 +50,8 @@ def theory(
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     """
-    from sim.experiment.matching import match, simulate
+    from sim.experiment.beside import simulate
+    from sim.experiment.matching import match
     from sim.experiment.run import prepare
 
     loaded = prepare(scenario, policy, overrides)
@@ -105,7 +107,7 @@ def _text(scenario: Any, found: Match, beside: list[Beside]) -> list[str]:
 
 
 def _headline(scenario: Any, found: Match) -> str:
-    from sim.experiment.matching import STABLE
+    from sim.experiment.facts import STABLE
 
     if found.verdict == "matches":
         return f"{scenario.name} is {found.model}: every assumption holds, and the prediction is exact."

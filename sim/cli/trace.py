@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 READING = together(
     click.argument("file", metavar="FILE"),
-    click.option("--format", "form", default="tasks", show_default=True, help="See `hetsim list traces`."),
+    click.option("--format", "form", help="See `hetsim list traces`; without it, told from the file's first lines."),
     click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
                  help="A parameter of the format's reader (repeatable)."),
     VERBOSITY,
@@ -33,7 +33,7 @@ def trace() -> None:
 @JSON
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw it there.")
 def inspect(
-    file: str, form: str, options: tuple[str, ...], verbose: bool, as_json: bool, out: Path | None
+    file: str, form: str | None, options: tuple[str, ...], verbose: bool, as_json: bool, out: Path | None
 ) -> None:
     """Say what is in a trace: how many tasks (or requests), when, how long, how large, which columns.
 
@@ -42,6 +42,10 @@ def inspect(
     """
     from sim.errors import UsageError
 
+    if out is not None and out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"--out {out}: a picture is written as .png, .pdf or .svg")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
     table = read(file, form, options)
     if out is not None and table.requests:
         raise UsageError("--out draws the tasks of a trace; this one has requests")
@@ -67,7 +71,7 @@ def inspect(
 @JSON
 def validate(
     file: str,
-    form: str,
+    form: str | None,
     options: tuple[str, ...],
     verbose: bool,
     cluster: str | None,
@@ -93,7 +97,7 @@ def validate(
 
 
 def _replayed(
-    file: str, form: str, options: tuple[str, ...], cluster: str | None, policy: str | None, as_json: bool
+    file: str, form: str | None, options: tuple[str, ...], cluster: str | None, policy: str | None, as_json: bool
 ) -> None:
     """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
     from sim.errors import UsageError
@@ -106,10 +110,11 @@ def _replayed(
         nodes, sign, listed = cluster.partition(":")
         if not sign:
             raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+        told = format_of(file, form)
         source = {
             "name": Path(file).name,
             "cluster": {"trace": {"format": nodes, "path": listed}},
-            "workload": [{"trace": {"format": form, "path": file, **_given(options)}, "unfit": "leave_out"}],
+            "workload": [{"trace": {"format": told, "path": file, **_given(options)}, "unfit": "leave_out"}],
         }
     loaded = prepare(source, policy or "as_recorded", ())
     outcome: Any = run_scenario(loaded, replications=1)
@@ -146,7 +151,7 @@ def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
 @READING
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
-def convert(file: str, form: str, options: tuple[str, ...], verbose: bool, target: Path, force: bool) -> None:
+def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool, target: Path, force: bool) -> None:
     """Write a trace as a plain table.
 
     Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
@@ -157,6 +162,8 @@ def convert(file: str, form: str, options: tuple[str, ...], verbose: bool, targe
 
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
+    if not target.parent.is_dir():
+        raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     table = read(file, form, options)
     if table.requests and target.suffix.lower() in PARQUET:
         raise UsageError(f"{target}: a table of requests is written as CSV; name it {target.with_suffix('.csv').name}")
@@ -170,7 +177,19 @@ def _rows(table: TaskTable) -> str:
     return "requests" if table.requests else "tasks"
 
 
-def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
+def format_of(file: str, form: str | None) -> str:
+    """The format that was named, or else what the file looks like; a task table if like nothing."""
+    from sim.workload.recognise import recognise
+
+    if form is not None:
+        return form
+    found = recognise(file)
+    if found not in (None, "tasks"):
+        console.note(f"{file}: looks like {found} (--format names another)")
+    return found or "tasks"
+
+
+def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
     """The tasks in a file, through the registered reader; problems are addressed by its parameters."""
     from dataclasses import replace
 
@@ -178,7 +197,7 @@ def read(file: str, form: str, options: tuple[str, ...]) -> TaskTable:
     from sim.scenario import document
     from sim.scenario.trace_schema import check_traces
 
-    data = {"workload": [{"trace": {"format": form, "path": file, **_given(options)}}]}
+    data = {"workload": [{"trace": {"format": format_of(file, form), "path": file, **_given(options)}}]}
     specs, problems = check_traces(document.from_mapping(data), Path())
     if problems:
         prefix = "workload.0.trace."
@@ -307,15 +326,19 @@ def _text(found: dict[str, Any]) -> list[str]:
 
 
 def _sizes_text(found: dict[str, Any]) -> list[str]:
-    """Tasks by size, where they hold GPUs."""
+    """Tasks by size: GPUs, or cores where none holds a GPU."""
     from sim.report import terminal
 
-    if all(row["gpus"] == "none" for row in found["sizes"]):
+    on_cores = all("cores" in row for row in found["sizes"])
+    if on_cores and len(found["sizes"]) < 2:
         return []
-    rows = [["GPUs", "tasks", "share", "of GPU time"]]
+    unit, head = ("cores", "cores") if on_cores else ("gpus", "GPUs")
+    rows = [[head, "tasks", "share", "of core time" if on_cores else "of GPU time"]]
     for row in found["sizes"]:
         shares = [f"{100 * row[key]:.1f} %" for key in ("tasks_share", "work_share")]
-        rows.append([row["gpus"], terminal.count(row["tasks"]), *shares])
+        rows.append([row[unit], terminal.count(row["tasks"]), *shares])
+    if on_cores:
+        return ["", *terminal.table(rows, right=range(1, 4))]
     parts = f"{100 * found['fractions']:.1f} % take a fraction, {100 * found['gangs']:.1f} % are gangs"
     return ["", *terminal.table(rows, right=range(1, 4)), f"of the tasks on GPUs {parts}"]
 

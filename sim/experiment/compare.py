@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from sim.experiment.jobs import Case, Progress, run_cases
+from sim.experiment.jobs import Case, run_cases
 from sim.experiment.policies import PolicyLike, named_policies
-from sim.experiment.run import prepare
+from sim.experiment.progress import Progress
+from sim.experiment.run import prepare, to_keep
 
 if TYPE_CHECKING:
     from sim.results.compare import Comparison
@@ -33,15 +34,18 @@ def compare(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     best: str | None = None,
     probability: float = 0.95,
     delta: float = 0.01,
+    by: str | Iterable[str] = (),
 ) -> Comparison:
     """Which policy is better, and by how much: a table, paired differences, and sentences that say so.
 
     policies: names, mappings or classes as in `run`, or a mapping of labels to these.
-    metrics: those compared; without them the common ones that are defined here.
+    metrics: those compared, or names of sets of them (usual, cluster, all), of which those are that tell something
+        here; without them the usual ones.
+    by: class, gpus or user: to keep of replications what `Comparison.by` tells of these groups.
     baseline: the label with which every other is compared; without it every pair is.
     best: a metric by which to select the best policy with the stated `probability`, unless another is within `delta`
         (a share of the mean) of it: as many replications are made as that takes (`sim.results.selection`), at
@@ -54,12 +58,12 @@ def compare(
     if best is not None:
         runs, found = select_best(
             scenario, policies, best, probability, delta, metrics=names or (), seed=seed, replications=replications,
-            check=check, overrides=overrides, workers=workers, progress=progress,
+            check=check, overrides=overrides, workers=workers, progress=progress, by=by,
         )  # fmt: skip
         return evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
     plain = run_policies(
         scenario, policies, metrics=names or (), seed=seed, replications=replications, check=check,
-        overrides=overrides, workers=workers, progress=progress,
+        overrides=overrides, workers=workers, progress=progress, by=by,
     )  # fmt: skip
     return evaluate(plain, names, baseline=baseline, confidence=confidence)
 
@@ -77,7 +81,8 @@ def select_best(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
+    by: str | Iterable[str] = (),
 ) -> tuple[dict[str, Replications], Selection]:
     """The best policy by one metric, and the runs that showed it, by label; see `compare`.
 
@@ -89,8 +94,9 @@ def select_best(
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
     values = named_policies(policies)
     cases = [Case(label, prepare(scenario, value, overrides), seed) for label, value in values.items()]
+    kept = to_keep(cases[0].scenario, metrics, by, seed, {} if replications is None else replications)
     return run_selection(
-        cases, best, probability, delta, first=replications, check=check, metrics=metrics, workers=workers,
+        cases, best, probability, delta, first=replications, check=check, metrics=kept, workers=workers,
         progress=progress,
     )  # fmt: skip
 
@@ -105,7 +111,8 @@ def run_policies(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
+    by: str | Iterable[str] = (),
 ) -> dict[str, Result | Replications]:
     """The runs themselves, by label: what `compare` evaluates.
 
@@ -116,4 +123,5 @@ def run_policies(
     if len(values) < 2:
         raise UsageError("a comparison needs at least two policies")
     cases = [Case(label, prepare(scenario, value, overrides), seed) for label, value in values.items()]
-    return run_cases(cases, replications, check, metrics, False, workers, progress)
+    kept = to_keep(cases[0].scenario, metrics, by, seed, replications)
+    return run_cases(cases, replications, check, kept, False, workers, progress)

@@ -3,10 +3,13 @@
 One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
                 and replication-0/: the first run in full
-comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, and a directory
-                per policy; where a policy has a plan also plans.csv, and the policies' pictures are Gantt charts
+comparison      run.json, comparison.json, comparison.csv (means and half-widths), pairs.csv, by_class.csv, by_gpus.csv
+                and by_user.csv where there are several groups of these, and a directory per policy; where a policy
+                has a plan also plans.csv, and the policies' pictures are Gantt charts
 
-Each has a picture, picture.png, unless told otherwise.  The tables of a run that failed lie in its `partial`.
+Each has a picture, picture.png, unless told otherwise; a comparison besides distributions.png (response, wait and
+slowdown), over_time.png (GPUs, queue and fragmentation; both of the first runs) and one for each by_*.csv.  A run has
+the by_*.csv that were asked for.  The tables of a run that failed lie in its `partial`.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ if TYPE_CHECKING:
     from sim.results.replications import Replications
     from sim.results.result import Result
     from sim.results.selection import Selection
+    from sim.results.sweep import Sweep
     from sim.scenario.scenario import Overrides, Scenario
+
+Groups = Mapping[str, "pd.DataFrame"]
+"""By what tasks are grouped -> the table of `sim.results.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
 FIRST = "replication-0"
@@ -50,8 +57,10 @@ def folder_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s*\+\s*", "+", text)).strip("-.") or "run"
 
 
-def save(outcome: Result | Replications, directory: str | Path, *, picture: bool = True) -> Path:
-    """Write the directory of a Result or of Replications."""
+def save(
+    outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
+) -> Path:
+    """Write the directory of a Result or of Replications, with tables of groups (`sim.report.groups`) if there are."""
     from sim.results.result import Result
     from sim.results.store import write_directory
 
@@ -59,9 +68,11 @@ def save(outcome: Result | Replications, directory: str | Path, *, picture: bool
         _write(outcome, folder)
         if picture:
             _draw(outcome, folder / PICTURE)
+        for name, table in (groups or {}).items():
+            _write_groups(table, folder / f"by_{name}.csv")
 
     _drop_partial(Path(directory))
-    if isinstance(outcome, Result) and not picture:
+    if isinstance(outcome, Result) and not picture and not groups:
         return outcome.save(directory)
     return write_directory(Path(directory), write)
 
@@ -108,8 +119,9 @@ def save_comparison(
     directory: str | Path,
     *,
     picture: bool = True,
+    groups: Groups | None = None,
 ) -> Path:
-    """Write the directory of a comparison and of its runs."""
+    """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
     from sim.results.store import MARK, versions, write_directory
 
     def write(folder: Path) -> None:
@@ -125,7 +137,12 @@ def save_comparison(
             _without_clock(comparison.plans).to_csv(folder / "plans.csv")
         if picture:
             _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
-        _write_json(folder / _COMPARISON, comparison_json(comparison, runs))
+            _draw_runs(runs, folder)
+        for name, found in (groups or {}).items():
+            _write_groups(found, folder / f"by_{name}.csv")
+            if picture:
+                _draw_groups(found, folder / f"by_{name}.png")
+        _write_json(folder / _COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
@@ -136,6 +153,24 @@ def save_comparison(
         until = max(first.end for outcome in runs.values() for first in _whole_runs(outcome)[:1])
     _drop_partial(Path(directory))
     return write_directory(Path(directory), write)
+
+
+def _write_groups(table: pd.DataFrame, path: Path) -> None:
+    from sim.results.groups import flat
+
+    flat(table).to_csv(path)
+
+
+def _draw_groups(table: pd.DataFrame, path: Path) -> None:
+    _save_figure(lambda plots: plots.groups(table), path)
+
+
+def _draw_runs(runs: Mapping[str, Result | Replications], folder: Path) -> None:
+    """What the first run of each policy looks like beside those of the others."""
+    first = {label: whole[0] for label, outcome in runs.items() if (whole := _whole_runs(outcome))}
+    if first:
+        _save_figure(lambda plots: plots.distributions(first), folder / "distributions.png")
+        _save_figure(lambda plots: plots.over_time(first), folder / "over_time.png")
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -149,12 +184,16 @@ def _without_clock(plans: pd.DataFrame) -> pd.DataFrame:
     return plans.drop(columns="planning_s")
 
 
-def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replications]) -> dict[str, Any]:
+def comparison_json(
+    comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups | None = None
+) -> dict[str, Any]:
     """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}.
 
-    Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides.
+    Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
+    tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}}.
     """
-    from sim.results.result import json_number, json_values
+    from sim.results.groups import groups_json
+    from sim.results.result import Result, json_number, json_values
 
     first = next(iter(runs.values()))
     differences = [
@@ -173,6 +212,7 @@ def comparison_json(comparison: Comparison, runs: Mapping[str, Result | Replicat
         "differences": differences,
         "winners": comparison.winners,
         "sentences": comparison.sentences,
+        **({"groups": groups_json(groups, not isinstance(first, Result))} if groups else {}),
         **({"selection": _selection(comparison.selection)} if comparison.selection is not None else {}),
     }
 
@@ -182,19 +222,25 @@ def _selection(found: Selection) -> dict[str, Any]:
     return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications:
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Overrides = ()
+) -> Scenario | Result | Replications | Sweep:
     """What was saved, or what can be run.
 
-    A folder is a run directory: its Result, or its Replications.  Anything else is a scenario, as `sim.run` takes
-    it: a file, the name of a shipped scenario, or a mapping; `overrides` change values of it.
+    A folder is a run directory: its Result, or its Replications; or that of a sweep.  Anything else is a scenario, as
+    `sim.run` takes it: a file, the name of a shipped scenario, or a mapping; `overrides` change values of it.
     """
     from sim.results.store import MARK
+    from sim.results.sweep import MARK as SWEPT
+    from sim.results.sweep import Sweep
     from sim.scenario.scenario import load as load_scenario
     from sim.scenario.shipped import shipped
 
     if isinstance(source, str | Path):
         folder = Path(source)
         named = str(source) in {one.name for one in shipped()} and not (folder / MARK).is_file()
+        if (folder / SWEPT).is_file():
+            return Sweep.load(folder)
         if folder.is_dir() and not named:
             return load_run(folder)
     return load_scenario(source, overrides)
@@ -206,6 +252,37 @@ def load_run(directory: str | Path) -> Result | Replications:
 
     folder = _not_comparison(Path(directory))
     return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
+
+
+def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
+    """What a directory holds, whichever verb wrote it."""
+    from sim.results.sweep import MARK as SWEPT
+    from sim.results.sweep import Sweep
+
+    folder = Path(directory)
+    if (folder / SWEPT).is_file():
+        return Sweep.load(folder)
+    return load_comparison(folder) if (folder / _COMPARISON).is_file() else load_run(folder)
+
+
+def load_comparison(directory: str | Path) -> Comparison:
+    """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
+    from sim.results.compare import compare
+    from sim.results.store import MARK
+
+    folder = Path(directory)
+    try:
+        about = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        told = json.loads((folder / _COMPARISON).read_text(encoding="utf-8"))
+        pairs = {(row["policy"], row["other"]) for row in told["differences"]}
+        metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
+        labels = {label: folder / name for label, name in about["policies"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
+    runs = {label: load_run(place) for label, place in labels.items()}
+    others = sorted({other for _, other in pairs})
+    baseline = others[0] if len(others) == 1 and len(runs) > 2 else None
+    return compare(runs, metrics, baseline=baseline)
 
 
 def first_run(directory: str | Path) -> Result:
@@ -220,6 +297,11 @@ def _not_comparison(folder: Path) -> Path:
     if (folder / _COMPARISON).is_file():
         runs = sorted(str(inner) for inner in folder.iterdir() if inner.is_dir())
         raise UsageError(f"{folder} holds a comparison; name one of its runs: {', '.join(runs)}")
+    if (folder / "sweep.json").is_file():
+        raise UsageError(
+            f"{folder} holds a sweep, which keeps figures of its runs but not their tasks: make the runs of two points "
+            "with `hetsim run --set KEY=VALUE --out DIR`"
+        )
     return folder
 
 

@@ -7,7 +7,6 @@ replication, and outcomes are taken in order of replication, whichever is ready 
 from __future__ import annotations
 
 import math
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,11 +14,20 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from sim import registry
 from sim.errors import RunError, UsageError
+from sim.experiment.executors import (
+    GUARD,
+    close_pool,
+    ignore_interrupts,
+    interrupts_held,
+    packed,
+    process_pool,
+    start_error,
+)
+from sim.experiment.progress import Progress, Told
 from sim.scenario.schema import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
@@ -30,14 +38,8 @@ if TYPE_CHECKING:
     from sim.results.result import Result
     from sim.scenario.scenario import Scenario
 
-Progress = Callable[[float], None]
-"""Told the share of all work that is done, 0 to 1."""
-
 POLL = 0.2
 """Seconds between two reports of progress."""
-
-
-_GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,15 @@ class Amount:
 class Outcome:
     """What a worker sends back: numbers, not tables.  `values` is None where the run failed.
 
-    `series`: arrivals and responses, of a run that only looks for the warm-up.
+    `series`: arrivals and responses, of a run that only looks for the warm-up.  `error`: why it failed, for who keeps
+    failures beside results; `lasting` if another try would fail in the same way.
     """
 
     values: dict[str, float] | None
     warnings: list[str] = field(default_factory=list)
     series: tuple[np.ndarray, np.ndarray] | None = None
+    error: str = ""
+    lasting: bool = True
 
 
 def run_cases(
@@ -105,7 +110,7 @@ def run_cases(
     metrics: Iterable[str],
     keep: bool,
     workers: int,
-    progress: Progress | None,
+    progress: Progress | bool | None,
 ) -> dict[str, Result | Replications]:
     """Each case's Result, or its Replications where there are several; by label, in order."""
     if workers < 1:
@@ -115,9 +120,12 @@ def run_cases(
     amounts = [_amount(case.scenario, replications) for case in cases]
     further = list(metrics)
     further += [amount.metric for amount in amounts if amount.precision is not None and amount.metric not in further]
-    watch = Watch(progress, sum(amount.most for amount in amounts))
     jobs = [(number, replication) for number, amount in enumerate(amounts) for replication in range(amount.most)]
-    with watch, runner(cases, len(jobs), check, further, workers, watch) as fetch:
+    with (
+        Told(progress) as told,
+        Watch(told, len(jobs)) as watch,
+        runner(cases, len(jobs), check, further, workers, watch) as fetch,
+    ):
         remarks, warnings = cut_warmup(fetch, [amount.most for amount in amounts])
         fetch.begin(jobs)
         found = {
@@ -270,9 +278,10 @@ def simulate(case: Case, replication: int, *, check: bool = False, watch: Watch 
     return Result(record, **about)
 
 
-def _outcome(
+def outcome_of(
     case: Case, replication: int, check: bool, metrics: list[str], series: bool, watch: Watch | None = None
 ) -> Outcome:
+    """What a run gives, as numbers."""
     from sim.results.replications import replication_values
     from sim.results.warmup import response_series
 
@@ -300,7 +309,7 @@ class Fetch:
         """No more of this case."""
 
     def __call__(self, number: int, replication: int) -> Outcome:
-        return _outcome(self.cases[number], replication, self.check, self.metrics, self.series, self.watch)
+        return outcome_of(self.cases[number], replication, self.check, self.metrics, self.series, self.watch)
 
 
 class FetchFromPool(Fetch):
@@ -349,7 +358,7 @@ class FetchFromPool(Fetch):
     def _submit(self) -> None:
         with self.lock:
             while self.in_flight < self.workers - 1 and (job := self._next()) is not None:
-                with _interrupts_held():
+                with interrupts_held():
                     future = self.pool.submit(_work, *job, self.cases[job[0]].warmup, self.series)
                 self.in_flight += 1
                 self.futures[job] = future
@@ -399,22 +408,6 @@ class FetchFromPool(Fetch):
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile, and processes started now never see it.
-
-    One that is still importing would answer it with a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
 def runner(
     cases: list[Case], runs: int, check: bool, metrics: list[str], workers: int, watch: Watch
 ) -> Iterator[Fetch]:
@@ -422,36 +415,19 @@ def runner(
     if workers < 2:
         yield Fetch(cases, check, metrics, watch)
         return
-    setup = _packed((cases, check, metrics, registry._registered))
-    # Spawned, not forked: the same on every platform, and no thread of ours is copied in the middle of its work.
-    context = get_context("spawn")
-    pool = ProcessPoolExecutor(workers - 1, mp_context=context, initializer=_set_up, initargs=(setup,))
+    pool = process_pool(workers - 1, _set_up, packed((cases, check, metrics, registry._registered)))
+    at_once = False
     try:
         yield FetchFromPool(pool, workers, cases, check, metrics, watch)
     except BrokenProcessPool:
-        raise RunError(f"a worker process died (out of memory?); try fewer workers. {_GUARD}") from None
+        raise RunError(f"a worker process died (out of memory?); try fewer workers. {GUARD}") from None
     except RuntimeError as error:
-        if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
-            raise UsageError(_GUARD) from None
-        raise
+        raise start_error(error) from None
     except BaseException:
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
-            process.terminate()
+        at_once = True
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _packed(setup: Any) -> bytes:
-    """Pickled here, so that what cannot be sent is said in a sentence."""
-    import pickle
-
-    try:
-        return pickle.dumps(setup)
-    except (pickle.PicklingError, AttributeError, TypeError) as problem:
-        raise UsageError(
-            f"this cannot be sent to worker processes ({problem}); put your policy into a module, or use one worker"
-        ) from None
+        close_pool(pool, at_once=at_once)
 
 
 _worker: dict[str, Any] = {}
@@ -461,7 +437,7 @@ _worker: dict[str, Any] = {}
 def _set_up(setup: bytes) -> None:
     import pickle
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the process that started us
+    ignore_interrupts()
     cases, check, metrics, registered = pickle.loads(setup)
     for kind, items in registered.items():
         for name, item in items.items():
@@ -472,7 +448,7 @@ def _set_up(setup: bytes) -> None:
 def _work(number: int, replication: int, warmup: float | None, series: bool) -> Outcome:
     case = replace(_worker["cases"][number], warmup=warmup)
     try:
-        return _outcome(case, replication, _worker["check"], _worker["metrics"], series)
+        return outcome_of(case, replication, _worker["check"], _worker["metrics"], series)
     except RunError:
         return Outcome(None)
 
@@ -497,7 +473,7 @@ class Watch:
         self.runs -= runs
 
     def share(self) -> float:
-        return min(1.0, (self.done + _share(self.simulation)) / max(self.runs, 1))
+        return min(1.0, (self.done + run_share(self.simulation)) / max(self.runs, 1))
 
     def _report(self) -> None:
         assert self.progress is not None
@@ -510,13 +486,15 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
+            if kind is None and self.progress is not None:  # also of work that was done before the first report
+                self.progress(self.share())
 
 
-def _share(simulation: Simulation | None) -> float:
+def run_share(simulation: Simulation | None) -> float:
     """How far a run is: by tasks that ended or by time to the horizon, whichever is further."""
     if simulation is None:
         return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,48 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
             raise UsageError(f'policy "{label}" is given twice')
         found[label] = value
     return found
+
+
+def written(label: str, value: Any = None) -> str | None:
+    """What `--policy` takes for the policy with this label, or with this value under `policy:` where it is known.
+
+    None for a label that was chosen in Python and does not tell the policy.
+    """
+    from sim.scenario.policy_schema import long_form
+
+    try:
+        meant = named_policy(label)[1]
+    except (UsageError, UnknownName):
+        meant = None
+    if meant is not None and (value is None or long_form(meant) == long_form(value)):
+        return label
+    if value is None:
+        value = _from_label(label)
+    return None if value is None else _flow(value)
+
+
+def _flow(value: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)).strip()
+
+
+def _from_label(label: str) -> dict[str, Any] | None:
+    """The mapping behind a label such as `fcfs_skip (placement: earliest_finish) + queue_limit (limit: 5)`."""
+    import yaml
+
+    value: dict[str, Any] = {}
+    for part in label.split(" + "):
+        name, _, inside = part.removesuffix(")").partition(" (")
+        kind = next((kind for kind in ("scheduler", *_BESIDE) if name in registry.policies(kind)), None)
+        try:
+            more = yaml.safe_load(f"{{{inside}}}")
+        except yaml.YAMLError:
+            return None
+        if kind is None or kind in value:
+            return None
+        value[kind] = {"name": name, **more}
+    return value if _label(value) == label else None
 
 
 def _redefined(known: Any, policy: Any) -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.experiment.jobs import Case, Progress, Watch, begun, cut_warmup, runner, simulate, take, tell_all
+from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate, take, tell_all
 from sim.experiment.policies import PolicyLike
+from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
 from sim.results.statistics import chi_square_quantile, deviation, student_quantile
 from sim.results.wording import metric_name, seconds
@@ -105,7 +106,7 @@ def plan_precision(
     seed: int | None = None,
     overrides: Overrides = (),
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> PrecisionPlan:
     """How many replications, and how much time, a relative precision of a metric takes: judged from a pilot."""
     from sim.results.metrics import metric as known
@@ -155,12 +156,15 @@ def needed(spread: float, mean: float, precision: float, confidence: float) -> i
 
 
 def _pilot(
-    case: Case, metric: str, pilot: int, workers: int, progress: Progress | None
+    case: Case, metric: str, pilot: int, workers: int, progress: Progress | bool | None
 ) -> tuple[Replications, float]:
     """The replications, and the wall clock of one, taken in this process while nothing else of ours runs."""
     began = time.perf_counter()
-    watch = Watch(progress, pilot)
-    with watch, runner([case], pilot, False, [metric], 1, watch) as fetch:
+    with (
+        Told(progress) as told,
+        Watch(told, pilot) as watch,
+        runner([case], pilot, False, [metric], 1, watch) as fetch,
+    ):
         remarks, warnings = cut_warmup(fetch, [pilot])
         fetch.begin([(0, replication) for replication in range(pilot)])
         began = time.perf_counter()

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import ScenarioError
-from sim.experiment.jobs import Case, Progress, run_cases
+from sim.experiment.jobs import Case, run_cases
 from sim.experiment.policies import PolicyLike, named_policy
+from sim.experiment.progress import Progress
 
 if TYPE_CHECKING:
     from sim.results.replications import Replications
@@ -26,9 +27,10 @@ def run(
     check: bool = False,
     overrides: Overrides = (),
     metrics: Iterable[str] = (),
+    by: str | Iterable[str] = (),
     keep: bool = False,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result | Replications:
     """The outcome of a scenario: a Result, or Replications where more than one run is asked for.
 
@@ -39,16 +41,38 @@ def run(
         then as many as the precision needs, at least ten.
     check: verify the simulator's invariants after every round (slower).
     overrides: further values, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; applied after policy.
-    metrics: to keep of every replication besides those of the summary.
+    metrics: to keep of every replication besides those of the summary (or sets of them: cluster, all).
+    by: class, gpus or user: to keep of every replication what `Replications.by` tells of these groups.
     keep: keep the whole runs of replications, not only their metrics (one worker only).
     workers: local processes for replications; the result does not depend on their number.
-    progress: called with the share done, 0 to 1, five times a second from another thread.
+    progress: called with the share done, 0 to 1, five times a second from another thread; True shows a bar, on a
+        terminal or in a notebook.
 
     ScenarioError lists everything wrong with the scenario.  A RunError has the tables up to then as `result`.
     """
     loaded = prepare(scenario, policy, overrides)
     case = Case("", loaded, seed)
-    return run_cases([case], replications, check, metrics, keep, workers, progress)[""]
+    kept = to_keep(loaded, metrics, by, seed, replications)
+    return run_cases([case], replications, check, kept, keep, workers, progress)[""]
+
+
+def to_keep(
+    scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], seed: int | None,
+    replications: int | Mapping[str, Any] | None,
+) -> list[str]:  # fmt: skip
+    """What replications are asked to keep besides the metrics of the summary: further metrics, and groups.
+
+    Which users have a row of their own is decided by the workload of the first replication, for all of them.
+    """
+    from sim.results.groups import checked, groupings
+    from sim.results.metric_sets import expanded
+
+    names, wanted = expanded(name for name in metrics if name != "usual"), checked(by)  # the usual ones are kept
+    number = scenario.model.replications if replications is None else replications
+    if not wanted or number == 1:  # of one run everything is kept
+        return names
+    built = scenario.build(scenario.model.seed if seed is None else seed, 0)
+    return names + [grouping.text for grouping in groupings(built, wanted, names)]
 
 
 def prepare(

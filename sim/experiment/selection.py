@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sim.errors import UsageError
-from sim.experiment.jobs import Case, Progress, Watch, begun, cut_warmup, runner, simulate, take, tell_all
+from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate, take, tell_all
+from sim.experiment.progress import Progress, Told
 
 if TYPE_CHECKING:
     from sim.results.replications import Replications
@@ -24,7 +25,7 @@ def run_selection(
     check: bool = False,
     metrics: Iterable[str] = (),
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> tuple[dict[str, Replications], Selection]:
     """Runs of the cases, by label, and which is best: see `sim.results.selection`.
 
@@ -43,8 +44,11 @@ def run_selection(
     further = list(dict.fromkeys([*metrics, metric]))
     number = {case.label: index for index, case in enumerate(cases)}
     jobs = [(index, replication) for replication in range(most) for index in range(len(cases))]
-    watch = Watch(progress, first * len(cases))
-    with watch, runner(cases, len(jobs), check, further, workers, watch) as fetch:
+    with (
+        Told(progress) as told,
+        Watch(told, first * len(cases)) as watch,
+        runner(cases, len(jobs), check, further, workers, watch) as fetch,
+    ):
         remarks, warnings = cut_warmup(fetch, [most] * len(cases))
         fetch.begin(jobs)
         runs: dict[str, Replications] = {}

@@ -11,9 +11,19 @@ changes, and any number of pictures can be made.
 from sim.plots.cdf import cdf
 from sim.plots.comparison import comparison
 from sim.plots.default import default
+from sim.plots.distributions import distributions
 from sim.plots.fragmentation import fragmentation
 from sim.plots.gantt import gantt
+from sim.plots.groups import groups
+from sim.plots.heat_map import heat_map
+from sim.plots.over_time import over_time
+from sim.plots.power import power
 from sim.plots.shelves import shelves
+from sim.plots.sweeps import against, sweep_map
 from sim.plots.timeline import timeline
+from sim.plots.tradeoff import pareto, regret
 
-__all__ = ["cdf", "comparison", "default", "fragmentation", "gantt", "shelves", "timeline"]
+__all__ = [
+    "against", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups", "heat_map",
+    "over_time", "pareto", "power", "regret", "shelves", "sweep_map", "timeline",
+]  # fmt: skip

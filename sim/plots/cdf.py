@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from sim.errors import UsageError, suggestion
 from sim.model.record import UNFINISHED
-from sim.plots.style import DASHES, INK, PALETTE, describe, log_time_axis, own_axes, tidy, time_axis, title
+from sim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own_axes, tidy, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from sim.results.result import Result
 
 MOST_POINTS = 2000
+FEW_LINES = 6
+"""Of more lines the legend stands beside the picture."""
 WIDE = 50.0
 """Above this ratio of the largest to a small value the axis is logarithmic."""
 
@@ -30,30 +33,42 @@ def cdf(
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
     """
-    lines = {label: _values(result, column) for label, result in _labelled(results).items()}
+    lines = {label: _values(result, column) for label, result in labelled(results).items()}
     ax = own_axes(ax)
     everything = np.concatenate([values for values, _ in lines.values()])
-    for number, (label, (values, total)) in enumerate(lines.items()):
-        look: Any = DASHES[number % len(DASHES)]
+    looks = line_looks(list(lines))
+    for label, (values, total) in lines.items():
         share = 100 * np.arange(1, len(values) + 1) / max(total, 1)
         kept = _thinned(len(values))
-        text = label
-        if len(values) < total:
-            text = f"{label} ({100 * (1 - len(values) / total):.2g} % unfinished)".strip()
-        ax.plot(values[kept], share[kept], drawstyle="steps-post", linewidth=1.6, label=text,
-                color=PALETTE[number % len(PALETTE)], linestyle=look)  # fmt: skip
+        look = looks[label]
+        if len(values) < total and look["label"] and look["zorder"] > 1:
+            look = look | {"label": f"{look['label']} ({_percent(1 - len(values) / total)} unfinished)".strip()}
+        # From 0 % on: of one task, or of many with the same value, the rise is all there is to see.
+        ax.plot(np.append(values[:1], values[kept]), np.append([0.0] * len(values[:1]), share[kept]),
+                drawstyle="steps-post", linewidth=1.6, **look)  # fmt: skip
     _x_axis(ax, everything, column)
+    if not everything.any():
+        told = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
+        ax.text(0.5, 0.5, told, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
     ax.set_ylim(0, 101)
     ax.set_ylabel("tasks (%)", fontsize=9, color=INK)
     tidy(ax, grid="both")
-    if len(lines) > 1:
+    if 1 < len(lines) <= FEW_LINES:
         ax.legend(frameon=False, fontsize=9, loc="lower right")
+    elif len(lines) > 1:
+        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     else:
-        title(ax, ax.lines[-1].get_label())  # type: ignore[arg-type]
+        ax.set_title(str(ax.lines[-1].get_label()), loc="left", fontsize=11, color=INK)
     return ax
 
 
-def _labelled(results: Any) -> dict[str, Result]:
+def _percent(value: float) -> str:
+    """`100 %`, `0.26 %`: what is not all is not told as all."""
+    return "100 %" if value == 1 else "over 99 %" if value > 0.99 else f"{100 * value:.2g} %"
+
+
+def labelled(results: Any) -> dict[str, Result]:
+    """Runs by label: as they are given, or by scenario and policy."""
     if isinstance(results, Mapping):
         return dict(results)
     if hasattr(results, "tasks"):
@@ -100,8 +115,14 @@ def _x_axis(ax: Axes, values: np.ndarray, column: str) -> None:
         if wide:
             log_time_axis(ax, label)
         elif len(values):
-            time_axis(ax, 0.0, max(float(values.max()) * 1.02, 1e-9), label)
+            time_axis(ax, 0.0, float(values.max()) * 1.02 or 1.0, label)
+        else:
+            time_axis(ax, 0.0, 1.0, label)
         return
     if wide:
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ax.xaxis.set_minor_locator(NullLocator())
+    elif len(values) and float(np.ptp(values)) <= 1e-9 * float(np.abs(values).max()):
+        ax.set_xlim(0, 2 * float(values.max()) or 1.0)  # one value: axes around it would magnify its rounding
     ax.set_xlabel(label, fontsize=9, color=INK)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, tidy
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy
 from sim.results.wording import figures, finite, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def comparison(found: Comparison) -> Figure:
     """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
     metrics = found.metrics
     policies = [str(name) for name in found.table.index]
+    names = [plain(short(name)) for name in policies]
     columns = 2 if len(metrics) == 4 else min(COLUMNS, len(metrics))
     rows = math.ceil(len(metrics) / columns)
     picture = figure(1.6 + 2.8 * columns, 0.5 + rows * (0.8 + 0.32 * len(policies)))
@@ -48,7 +49,7 @@ def comparison(found: Comparison) -> Figure:
             top = max(top, value + error)
         panel.set_xlim(0, 1.3 * top if top > 0 else 1)  # room for the figures beside the dots
         panel.set_ylim(len(policies) - 0.5, -0.6)
-        panel.set_yticks(range(len(policies)), policies)
+        panel.set_yticks(range(len(policies)), names)
         ticks = MaxNLocator(4).tick_values(0, 100 if unit == "%" and top <= 100 else top)
         panel.set_xticks([tick for tick in ticks if tick <= (100 if unit == "%" else panel.get_xlim()[1])])
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

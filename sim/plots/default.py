@@ -27,8 +27,9 @@ FEW_DEVICES = 32
 def default(outcome: Result | Replications) -> Figure:
     """A figure of a run or of replications.
 
-    A small run is shown as a Gantt chart above the tasks waiting; a large one as its timeline and the
-    distributions of response and wait; replications as the first run's, with the mean response of each beside.
+    A small run is shown as a Gantt chart; a large one, or one of language models (whose launches are busy periods that
+    tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
+    with the mean response of each beside.
     """
     from sim.results.replications import Replications
 
@@ -39,6 +40,8 @@ def default(outcome: Result | Replications) -> Figure:
 
 def _small(result: Result) -> bool:
     launches = result.launches
+    if result.record.input.language:
+        return False
     return 0 < len(launches) <= FEW_LAUNCHES and launches["device"].nunique() <= FEW_DEVICES
 
 
@@ -50,7 +53,8 @@ def _of_run(result: Result) -> Figure:
     upper, lower = above.subplots(2, 1, sharex=True)
     timeline(result, (upper, lower))
     left, right = below.subplots(1, 2, sharey=True)
-    for ax, column in ((left, "response"), (right, "wait")):
+    waits = np.nan_to_num(result.measured.column("wait")).any()
+    for ax, column in ((left, "response"), (right, "wait" if waits else "slowdown")):
         cdf({column: result}, column, ax)
         ax.set_title(ax.get_title(loc="left"), loc="left", fontsize=9)
     right.set_ylabel("")

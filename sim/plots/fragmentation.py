@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.errors import UsageError
 from sim.plots.style import BLUE, INK, VERMILION, describe, figure, tidy, time_axis, title
 from sim.plots.timeline import thinned
 
@@ -18,6 +19,8 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
 
     Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
     """
+    if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
+        raise UsageError("there are no GPUs here, so none of them can be left over")
     if ax is None:
         ax = figure(9, 4).subplots()
     table, end = result.fragmentation_over_time, result.end
@@ -35,5 +38,5 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
     tidy(ax)
     time_axis(ax, 0.0, end if end > 0 else 1.0)
-    title(ax, describe(result))
+    title(ax, describe(result), pad=24)
     return ax

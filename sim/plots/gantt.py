@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from sim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, tidy, time_axis, title
+from sim.plots.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    SKY,
+    VERMILION,
+    describe,
+    figure,
+    plain,
+    short,
+    tidy,
+    time_axis,
+    title,
+)
+from sim.results.lanes import device_bars, fill_lanes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +72,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES
             used = len(named)
             labels += [(total + lane, f"{name}{core}") for lane, core in enumerate(named.tolist())]
         else:
-            lanes, used = _lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
+            lanes, used = fill_lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
             labels.append((total + (used - 1) / 2, name))
         devices_only.append((total + (used - 1) / 2, name))
         row[mine] = total + lanes
@@ -74,25 +89,15 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES
     ax.tick_params(axis="y", length=0)
     more = f" (the {len(chosen)} busiest of {len(chosen) + left_out} devices)" if left_out else ""
     makespan = f" · makespan {result.text('makespan')}" if until is not None and result.metric("makespan") >= 0 else ""
-    title(ax, describe(result) + makespan + more)
+    text = describe(result) + makespan + more
+    # A long title goes above the legend.
+    room = 11 * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    beside = len(text) + sum(8 + len(str(patch.get_label())) for patch in shown) <= room
+    title(ax, text, pad=None if beside or len(shown) < 2 else 24)
     if len(shown) > 1:
         ax.legend(handles=shown, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(shown), frameon=False,
                   fontsize=9, borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
     return ax
-
-
-def device_bars(result: Result) -> pd.DataFrame:
-    """One row a launch and device or core of it; `line` is the device, `core` the number of a named core or -1."""
-    frame = result.launches.copy()
-    frame["end"] = frame["end"].fillna(result.end)
-    frame["line"] = frame["device"].astype(str).str.split("+", regex=False)
-    frame = frame.explode("line", ignore_index=True)
-    named = frame["line"].str.extract(r"^(.*/cpu)(\d+)$")
-    frame["core"] = named[1].fillna("-1").astype(np.int64)
-    frame["line"] = named[0].fillna(frame["line"])
-    kinds = result.devices.set_index("device")["kind"].astype(str)
-    frame["cpu"] = frame["line"].map(kinds).fillna("cpu") == "cpu"
-    return frame
 
 
 def _choose(result: Result, bars: pd.DataFrame, most: int) -> tuple[list[str], int]:
@@ -104,24 +109,6 @@ def _choose(result: Result, bars: pd.DataFrame, most: int) -> tuple[list[str], i
         kept = set(table.sort_values("busy", ascending=False, kind="stable")["device"].head(most))
         return [name for name in table["device"] if name in kept], len(table) - most
     return list(table["device"]), 0
-
-
-def _lanes(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, int]:
-    """A lane for every interval such that none overlap, the lowest free one first; and how many there are."""
-    lanes = np.zeros(len(begin), dtype=np.int64)
-    free: list[int] = []
-    busy: list[tuple[float, int]] = []
-    used = 0
-    for at in np.lexsort((end, begin)).tolist():
-        while busy and busy[0][0] <= begin[at] + 1e-12 * abs(begin[at]):
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            lane = heapq.heappop(free)
-        else:
-            lane, used = used, used + 1
-        lanes[at] = lane
-        heapq.heappush(busy, (float(end[at]), lane))
-    return lanes, max(used, 1)
 
 
 def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
@@ -181,12 +168,13 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
         until = end if until != until else until
         if until - begin > (0.004 + 0.007 * len(str(task))) * end:
             ink = INK if on_cpu else "white"
-            ax.text((begin + until) / 2, at, str(task), ha="center", va="center", fontsize=7.5, color=ink, zorder=3)
+            ax.text((begin + until) / 2, at, plain(str(task)), ha="center", va="center", fontsize=7.5, color=ink,
+                    zorder=3)  # fmt: skip
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
     """Names beside the lines, and a rule between two devices where one has several lines."""
-    ax.set_yticks([at for at, _ in labels], [name for _, name in labels])
+    ax.set_yticks([at for at, _ in labels], [plain(short(name, 30)) for _, name in labels])
     for tick in ax.get_yticklabels():
         tick.set_color(INK)
         tick.set_fontsize(6.5 if len(labels) > 48 else 8 if len(labels) > 20 else 9)

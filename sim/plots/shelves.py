@@ -10,8 +10,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
 from sim.errors import UsageError
-from sim.plots.gantt import bar_boxes, device_bars, label_lanes
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, tidy, time_axis
+from sim.plots.gantt import bar_boxes, label_lanes
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
+from sim.results.lanes import device_bars
 from sim.results.wording import seconds
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
         ax.annotate(text, (part * guess, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2), ha="center",
                     textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
     ax.tick_params(axis="y", length=0)
-    ax.set_title(f"{describe(result)} · λ = {seconds(guess)}", loc="left", fontsize=11, color=INK, pad=18)
+    title(ax, f"{short(describe(result), 44)} · λ = {seconds(guess)}", pad=18)
     if legend:
         ax.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(legend), frameon=False,
                   fontsize=9, borderaxespad=1.8, handlelength=1.2, columnspacing=1.2)  # fmt: skip

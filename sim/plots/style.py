@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 """Line styles beside colours, so that lines differ in print too."""
+
+MOST_LINES = 12
+"""Of more lines in one picture nobody knows which is which."""
+LONGEST = 44
+"""Longer names in a picture are cut."""
 
 INK, MUTED, GRID = "#222222", "#666666", "#E4E4E4"
 DPI = 150
@@ -56,8 +62,37 @@ def tidy(ax: Axes, grid: str = "y") -> None:
         ax.grid(True, axis=grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
 
 
-def title(ax: Axes, text: str) -> None:
-    ax.set_title(text, loc="left", fontsize=11, color=INK)
+def title(ax: Axes, text: str, pad: float | None = None) -> None:
+    """What the picture is, above it on the left; `pad` in points, where a legend needs room below."""
+    inches = ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    ax.set_title(plain(short(text, int(11.5 * inches))), loc="left", fontsize=11, color=INK, pad=pad)
+
+
+def plain(text: str) -> str:
+    """A name as it is: two dollar signs in it make no formula."""
+    return text.replace("$", r"\$")
+
+
+def short(text: str, most: int = LONGEST) -> str:
+    """A name that leaves room for the picture."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and dashes of a line, of which no two of the first 28 have the same."""
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How each of several lines is drawn.  Beyond MOST_LINES they are thin and grey, under one label."""
+    found = {}
+    for number, label in enumerate(labels):
+        if number < MOST_LINES or len(labels) == MOST_LINES + 1:
+            found[label] = {**look(number), "label": plain(short(label)), "zorder": 2}
+        else:
+            more = f"{len(labels) - MOST_LINES} more" if number == MOST_LINES else None
+            found[label] = {"color": "#BBBBBB", "linestyle": "-", "label": more, "zorder": 1}
+    return found
 
 
 def time_axis(ax: Axes, low: float, high: float, label: str = "time") -> Unit:
@@ -90,6 +125,18 @@ def log_time_axis(ax: Axes, label: str) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _ROUND.get(value, "")))
     ax.set_xlabel(label, fontsize=9, color=INK)
+
+
+def known_times() -> dict[float, str]:
+    """Times that people know, in seconds, and what they are called."""
+    return dict(_ROUND)
+
+
+def legend_above(picture: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """One legend for all panels, above them; nothing where there is one line only."""
+    if len(labels) > 1:
+        across = max(1, min(len(labels), 95 // (6 + max(map(len, labels)))))
+        picture.legend(handles, labels, frameon=False, fontsize=9, loc="outside upper left", ncols=across)
 
 
 def describe(outcome: Any) -> str:

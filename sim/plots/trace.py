@@ -56,11 +56,15 @@ def _durations(ax: Axes, table: TaskTable) -> None:
 
 def _sizes(ax: Axes, table: TaskTable) -> None:
     rows = summary.sizes(table)
+    on_cores = all("cores" in row for row in rows)
     place = np.arange(len(rows))
     ax.bar(place - 0.2, [row["tasks_share"] for row in rows], 0.38, color=BLUE, label="tasks")
-    ax.bar(place + 0.2, [row["work_share"] for row in rows], 0.38, color=ORANGE, label="GPU time")
-    ax.set_xticks(place, [row["gpus"] for row in rows], fontsize=8)
-    ax.set_xlabel("GPUs of a task", fontsize=9, color=INK)
+    work = "core time" if on_cores else "GPU time"
+    ax.bar(place + 0.2, [row["work_share"] for row in rows], 0.38, color=ORANGE, label=work)
+    # Of a class of cores only where it begins, or the names run into each other.
+    names = [row["cores"].partition("–")[0] if on_cores else row["gpus"] for row in rows]
+    ax.set_xticks(place, names, fontsize=8 if len(names) <= 10 else 7)
+    ax.set_xlabel("cores of a task, from" if on_cores else "GPUs of a task", fontsize=9, color=INK)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.legend(frameon=False, fontsize=9)
     tidy(ax)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import RunInput
 from sim.report import terminal
+from sim.results import metric_sets
+from sim.results.forecasts import forecasts
+from sim.results.load import offered_load
 from sim.results.metrics import NO_DIRECTION
-from sim.results.plans import has_plan, reservations
+from sim.results.plans import NOT_PROVEN, has_plan, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
 
@@ -33,7 +35,7 @@ def first_of(outcome: Outcome) -> Result:
 
 
 def headline(outcome: Outcome, policy: str | None = None) -> str:
-    """`mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (0.83 × capacity), sjf, seed 1`."""
+    """`mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`."""
     first = first_of(outcome)
     run = first.record.input
     parts = [run.cluster.describe(), workload(first)]
@@ -50,7 +52,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """How many tasks come in what time, and how much of the cluster they ask for."""
+    """How many tasks come in what time, and the load (`sim.results.load`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -58,33 +60,10 @@ def workload(result: Result) -> str:
     text = f"{number:,} task{'s' if number != 1 else ''}"
     if over <= 0:
         return text + (" at once" if number > 1 else "")
-    demand = 0.0 if run.language else offered_load(run, over)  # requests share a replica's steps
+    demand = 0.0 if run.language else offered_load(run.tasks, result.modes)  # requests share a replica's steps
     # Short bursts ask for many times the capacity of the instant in which they come: that says nothing.
-    load = f" ({demand:.2g} × capacity)" if 0.005 < demand < 20 else ""
+    load = f" (load {demand:.2g})" if 0.005 < demand < 20 else ""
     return f"{text} over {terminal.seconds(over)}{load}"
-
-
-def offered_load(run: RunInput, over: float) -> float:
-    """Work that arrives / what the devices can do meanwhile, of the type of device most asked for.
-
-    Each task counts in its fastest mode, whose whole devices it holds for its compute time.
-    """
-    tasks = run.tasks
-    usable = np.isfinite(tasks.arrival) & (tasks.arrival <= over + tasks.arrival.min(initial=math.inf))
-    time, shape = tasks.time[usable], tasks.shape[usable]
-    if not len(time):
-        return 0.0
-    best = np.argmin(time, axis=1)
-    work: dict[str, float] = {}
-    for number, this in enumerate(tasks.shapes):
-        mine = shape == number
-        for position, mode in enumerate(this.modes):
-            chosen = mine & (best == position)
-            if chosen.any():
-                units = mode.gpu_share or mode.cpus / 1000
-                seconds = float(time[chosen, position].sum()) * units
-                work[mode.type.name] = work.get(mode.type.name, 0.0) + seconds
-    return max((demand / (run.cluster.count(name) * over) for name, demand in work.items()), default=0.0)
 
 
 # Figures ------------------------------------------------------------------------------------------------------
@@ -108,6 +87,10 @@ class Figures:
 
     def known(self, metric: str) -> bool:
         return not math.isnan(self(metric)[0])
+
+    def told(self, metric: str) -> bool:
+        """Is it part of the summary, and known?  What is not is not computed."""
+        return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.known(metric)
 
     def defined_in(self, metric: str) -> str:
         """` (in 3 of 10 replications)`, where it is not defined in all."""
@@ -135,9 +118,11 @@ def overview(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """A line for each metric that was asked for by name."""
-    figures = Figures(outcome)
-    return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in metrics])
+    """A line for each metric that was asked for; of a set of metrics those that are defined here."""
+    figures, names = Figures(outcome), list(metrics)
+    own = metric_sets.by_name(names)
+    shown = [name for name in metric_sets.expanded(names) if name in own or figures.known(name)]
+    return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in shown])
 
 
 def _method(outcome: Outcome) -> list[str]:
@@ -176,6 +161,9 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     kept = isinstance(outcome, Result) or outcome.results  # of replications made from values no run is there
     if kept and has_plan(first_of(outcome)):
         rows.append(["plan", _plan(outcome)])
+    if kept:
+        first = " (first replication)" if isinstance(outcome, Replications) else ""
+        rows += [[title, text + first] for title, text in forecasts(first_of(outcome).notes)]
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.known(f"{kind}_utilisation") and figures(f"{kind}_allocation")[0] > 0:
             busy, held = figures.text(f"{kind}_utilisation"), figures.text(f"{kind}_allocation")
@@ -185,10 +173,14 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
     rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
+    if figures.told("jain") and figures.told("rho_p95"):
+        rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
         joules, halves = zip(figures("energy_j"), figures("energy_idle_j"), strict=True)
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
+    if figures.told("cost"):
+        rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
     return rows
 
 
@@ -222,13 +214,18 @@ def _fates(figures: Figures) -> str:
 def remarks(outcome: Outcome) -> list[str]:
     """Warnings that must stand beside the figures; those of replications in a line for all that are alike."""
     if not isinstance(outcome, Replications):
-        return list(outcome.warnings)
+        return _untold(outcome.warnings)
     found = gathered(outcome)
     if outcome.identical:
         found.append(outcome.without_chance)
     elif len(outcome) > 1 and outcome.replays:
         found.append(REPLAYED)
     return found
+
+
+def _untold(warnings: Iterable[str]) -> list[str]:
+    """Warnings but that of a plan which is not proven optimal: the figures of plans say so."""
+    return [text for text in warnings if NOT_PROVEN not in text]
 
 
 REPLAYED = (
@@ -238,28 +235,35 @@ REPLAYED = (
 
 _REPLICATION = re.compile(r"^replication (\d+): ")
 _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
+_FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
+"""A number that is no part of a name."""
 
 
 def gathered(runs: Replications) -> list[str]:
     """The warnings of replications: a line a kind, with the range of its figures over the replications."""
-    kinds: dict[str, list[tuple[float, ...]]] = {}
-    of_all = dict.fromkeys(warning for warning in runs.warnings if not _REPLICATION.match(warning))
-    for warning in runs.warnings:
+    kinds: dict[str, list[str]] = {}
+    warnings = _untold(runs.warnings)
+    of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
+    for warning in warnings:
         text = _REPLICATION.sub("", warning)
         match = _UNFINISHED.match(text)
-        numbers = (float(match[1]), float(match[2])) if match else ()
-        kinds.setdefault(match[3] if match else text, []).append(numbers)
+        text = f"{match[1]} tasks ({float(match[2]):g} %) were {match[3]}" if match else text
+        kinds.setdefault(_FIGURE.sub("#", text), []).append(text)
     found = []
-    for text, rows in kinds.items():
+    for texts in kinds.values():
         where = f"in all {len(runs)} replications"
-        if len(rows) < len(runs):
-            where = f"in {len(rows)} of {len(runs)} replications"
-        if rows[0]:
-            tasks, percent = (_range(column) for column in zip(*rows, strict=True))
-            found.append(f"{tasks} tasks ({percent} %) were {text} ({where})")
-        else:
-            found.append(text if text in of_all else f"{text} ({where})")
+        if len(texts) < len(runs):
+            where = f"in {len(texts)} of {len(runs)} replications"
+        text = _ranges(texts)
+        found.append(text if len(texts) == 1 and text in of_all else f"{text} ({where})")
     return found
+
+
+def _ranges(texts: list[str]) -> str:
+    """Texts that differ in their figures only as one, with the range of each figure."""
+    columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
+    ranges = iter([_range(column) for column in columns])
+    return texts[0] if len(set(texts)) == 1 else _FIGURE.sub(lambda _: next(ranges), texts[0])
 
 
 def _range(values: Iterable[float]) -> str:
@@ -270,10 +274,14 @@ def _range(values: Iterable[float]) -> str:
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
     """The same of all policies: a line a policy and kind, one for all where nothing is random."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
+    said: dict[str, list[str]] = {}
+    for label, run in runs.items():
+        for text in gathered(run) if isinstance(run, Replications) else _untold(run.warnings):
+            said.setdefault(text, []).append(label)
     found = [
-        f"{label}: {text}"
-        for label, run in runs.items()
-        for text in (gathered(run) if isinstance(run, Replications) else run.warnings)
+        f"all policies: {text}" if len(labels) == len(runs) > 1 else f"{label}: {text}"
+        for text, labels in said.items()
+        for label in (labels if len(labels) < len(runs) else labels[:1])
     ]
     if many and all(run.identical for run in many):
         found.append(many[0].without_chance)
@@ -319,7 +327,15 @@ def _plans(comparison: Comparison) -> list[str]:
 
 def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
     """Columns beside the names of policies."""
-    labels = [terminal.wrapped(label, LONGEST_LABEL, 2) for label in ["policy", *policies]]
+    return beside(["policy", *policies], columns, LONGEST_LABEL)
+
+
+def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
+    """Columns beside names, each of both with its head; what is too wide for the terminal goes on below.
+
+    Names longer than `longest` go on in a second line.
+    """
+    labels = [[name] if longest is None else terminal.wrapped(name, longest, 2) for name in names]
     room = terminal.COLUMNS - max(terminal.width(line) for label in labels for line in label)
     lines: list[str] = []
     for block in _blocks(columns, room):

@@ -43,10 +43,10 @@ def makespan_bound(run: Measured) -> float:
     first = float(run.column("arrival").min())
     fastest = _fastest(tasks, table)
     finish = tasks.arrival + fastest if tasks.predecessors is None else _critical_path(tasks, fastest)
-    areas, capacity = _areas(tasks, table, chosen)
+    work, capacity = areas(tasks, table, chosen)
     release = tasks.arrival[chosen]
     order = np.argsort(release, kind="stable")
-    return max(float(finish[chosen].max()), _released_area(release[order], areas[order], capacity)) - first
+    return max(float(finish[chosen].max()), _released_area(release[order], work[order], capacity)) - first
 
 
 def _fastest(tasks: Tasks, table: ModeTable) -> np.ndarray:
@@ -76,10 +76,10 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
     return finish
 
 
-def _areas(tasks: Tasks, table: ModeTable, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def areas(tasks: Tasks, table: ModeTable, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least device-seconds of each task on each type (inf where it cannot run); capacities of the types."""
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
-    areas = np.full((len(chosen), len(types)), math.inf)
+    found = np.full((len(chosen), len(types)), math.inf)
     shape = tasks.shape[chosen]
     for position in range(table.width):
         time = tasks.time[chosen, position]
@@ -87,8 +87,8 @@ def _areas(tasks: Tasks, table: ModeTable, chosen: np.ndarray) -> tuple[np.ndarr
             size = table.by_shape(position, partial(_size, name), math.inf)[shape]
             fixed = table.by_shape(position, lambda mode: mode.fixed / max(1, mode.batch_limit), 0.0)[shape]
             with np.errstate(invalid="ignore"):
-                areas[:, column] = np.fmin(areas[:, column], (time + fixed) * size)
-    return areas, np.array([_capacity(table, name) for name in types])
+                found[:, column] = np.fmin(found[:, column], (time + fixed) * size)
+    return found, np.array([_capacity(table, name) for name in types])
 
 
 def _size(type_name: str, mode: Mode) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
+from sim.results import metric_sets
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.replications import Replications
@@ -27,23 +28,6 @@ from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-DEFAULT_METRICS = (
-    "makespan",
-    "response_mean",
-    "response_p95",
-    "goodput_fraction",
-    "rejected",
-    "expired",
-    "failed",
-    "unfinished",
-    "gpu_utilisation",
-    "energy_j",
-)
-"""Of these a comparison takes what tells something here: see `telling_metrics`."""
-
-UNLESS_ZERO = ("rejected", "expired", "failed", "unfinished", "energy_j")
-"""Told only where some policy has any."""
 
 ROUNDING = 1e-12
 """Relative differences up to here are noise of floating point."""
@@ -128,6 +112,7 @@ class Comparison:
     of its first run (`sim.results.plans`); else no rows.  `plan_notes`: what a reader must know of them, if anything.
     `selection`: the best of all with a stated probability, if that was asked for (`sim.results.selection`).
     `identical`: nothing is random, so that one run of each was compared, however many there are.
+    `runs`: what was compared, by policy.
     """
 
     table: pd.DataFrame
@@ -139,6 +124,7 @@ class Comparison:
     plan_notes: list[str] = field(default_factory=list)
     selection: Selection | None = None
     identical: bool = False
+    runs: Mapping[str, Replications | Result] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> list[str]:
@@ -177,6 +163,17 @@ class Comparison:
         replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
         return "Plans" + (" (of the first replication)" if replicated else "")
 
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """What became of each "class", each number of "gpus" asked for, or each "user", under each policy.
+
+        Index (group, policy), columns (metric, mean | half_width | n).  Of replications it must have been asked for
+        with the comparison: `compare(..., by=["gpus"])`.
+        """
+        from sim.results.groups import checked, table_of_groups
+
+        table = table_of_groups(self.runs, checked(group)[0], self.confidence)
+        return table if names is None else table[list(names)]
+
     def plot(self) -> Figure:
         """A panel a metric: each policy's mean and interval."""
         from sim import plots
@@ -206,8 +203,9 @@ def compare(
 ) -> Comparison:
     """Compare policies (by name) on metrics over the replications they have in common.
 
-    With a `baseline` every policy is compared with it, otherwise all pairs are.  Without `metrics` those are
-    compared that tell something here.  Energy is taken to one common end per replication.
+    With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics` are names of metrics, or
+    of sets of them (`sim.results.metric_sets`), of which those are compared that tell something here; without any
+    the usual ones.  Energy is taken to one common end per replication.
     """
     if len(runs) < 2:
         raise UsageError("a comparison needs at least two policies")
@@ -215,11 +213,11 @@ def compare(
         raise UnknownName("policy", baseline, runs)
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
-    sets = {name: Replications([run]) if isinstance(run, Result) else run for name, run in runs.items()}
+    sets = {name: Replications([run], keep=True) if isinstance(run, Result) else run for name, run in runs.items()}
     identical = all(found.identical for found in sets.values())
     if identical:  # the same number many times over is no evidence
         sets = {name: found.first for name, found in sets.items()}
-    columns = telling_metrics(sets) if metrics is None else {name: _columns(sets, name) for name in metrics}
+    columns = telling_metrics(sets, ["usual"] if metrics is None else metrics)
     policies = list(sets)
     pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
     table, rows, winners, findings = {}, [], {}, []
@@ -244,6 +242,7 @@ def compare(
         [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
         selection,
         identical,
+        dict(runs),
     )
 
 
@@ -254,21 +253,37 @@ def _first(run: Replications | Result) -> Result | None:
     return min(run.results, key=lambda result: result.replication, default=None)
 
 
-def telling_metrics(sets: Mapping[str, Replications]) -> dict[str, pd.DataFrame]:
-    """The default metrics that tell something of these runs, with their columns.
+def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
+    """The metrics asked for, with their columns; of a set of metrics those that tell something of these runs.
 
-    The makespan where every run went on until it was drained; deadlines, rejections, energy and so on where there
-    are any; how busy the cores are where there are no GPUs.
+    The makespan where every run went on until it was drained; deadlines, rejections, energy, users and prices where
+    there are any; how busy the cores are where there are no GPUs.
     """
-    columns = {name: _columns(sets, name) for name in DEFAULT_METRICS}
-    drained = all(math.isinf(result.horizon) for runs in sets.values() for result in runs.results)
-    if not drained or columns["makespan"].isna().any(axis=None):
-        del columns["makespan"]
-    if columns["gpu_utilisation"].isna().all(axis=None):
+    asked = list(asked)
+    by_name, whole = metric_sets.by_name(asked), metric_sets.expanded(asked)
+    made = set(metric_sets.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
+    names = [name for name in whole if name in by_name or _may_tell(name, sets, name in made)]
+    columns = {name: _columns(sets, name) for name in names}
+    gpus = "gpu_utilisation"
+    if gpus in columns and gpus not in by_name and columns[gpus].isna().all(axis=None):
         columns["cpu_utilisation"] = _columns(sets, "cpu_utilisation")
-    telling = {name: frame for name, frame in columns.items() if frame.notna().any(axis=None)}
-    some = {n: f for n, f in telling.items() if n not in UNLESS_ZERO or (f.fillna(0.0) != 0).any(axis=None)}
+    telling = {name: frame for name, frame in columns.items() if name in by_name or frame.notna().any(axis=None)}
+    some = {
+        name: frame for name, frame in telling.items()
+        if name in by_name or not metric_sets.unless_zero(name) or (frame.fillna(0.0) != 0).any(axis=None)
+    }  # fmt: skip
     return some or telling
+
+
+def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
+    """Was this metric of a set kept (or can be made of runs that were), and is it one for runs like these?"""
+    runs = list(sets.values())
+    if name == "makespan":
+        drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
+        return drained and not any(one.column(name).isna().any() for one in runs)
+    if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):
+        return False  # of one user it is 1
+    return all(name in one.values.columns or (made and len(one.results) == len(one)) for one in runs)
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:

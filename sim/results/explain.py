@@ -5,7 +5,8 @@ At every moment between ready and the decision to start, in this order:
 - `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
 - `fragmentation`: none fits anywhere, though the sum would do.
 - `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Hold`).
-- `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit.
+- `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit, which may use some of
+  the same nodes (their partitions share any).
 - `choice`: it would fit, and nothing else explains it: the policy's choice.
 
 From the decision to the first stage is `transfer` (queues for links, data moved first, wake-up).  Only the
@@ -24,8 +25,9 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, Record
+from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
 from sim.model.tasks import Mode
+from sim.policy.queues import EVERYWHERE
 from sim.results import language
 from sim.results.launches import launch_numbers
 from sim.results.modes import ModeTable
@@ -45,7 +47,8 @@ class _Waits:
     """The waits of one run, and what the sweep over it found.
 
     Stretch k is [grid[k], grid[k + 1]).  `state[v, k]` says for tasks of variant v: 0 no capacity, 1
-    fragmented, 2 fits; `head[k]` is the rank (by ready time) of the earliest waiting task that does not fit.
+    fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit, of
+    those with which tasks of partition number p may share a node; `part[v]` is the partition of variant v.
     """
 
     record: Record
@@ -59,6 +62,7 @@ class _Waits:
     grid: np.ndarray
     state: np.ndarray
     head: np.ndarray
+    part: np.ndarray
     holds: dict[int, tuple[list[float], list[int]]]
 
     def stretches(self, at: int) -> tuple[slice, np.ndarray]:
@@ -68,13 +72,19 @@ class _Waits:
         cause = self.state[self.variant[at], part].astype(np.int64)
         fits = cause == _FITS
         if fits.any():
-            why = np.where(self.head[part] < self.rank[at], _BEHIND, _CHOICE)
+            why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
             told = self.holds.get(int(self.row[at]))
             if told is not None:
                 index = np.searchsorted(told[0], self.grid[part], side="right") - 1
                 why = np.where(index >= 0, np.array(told[1])[np.maximum(index, 0)], why)
             cause[fits] = why[fits]
         return part, cause
+
+
+    def head_of(self, at: int) -> np.ndarray:
+        """The earliest task that one may stand behind, by stretch."""
+        behind: np.ndarray = self.head[self.part[self.variant[at]]]
+        return behind
 
 
 def causes(result: Result) -> pd.DataFrame:
@@ -133,7 +143,7 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
     at = int(found[0])
     part, cause = waits.stretches(at)
     lines: list[list[Any]] = []
-    for begin, code, head in zip(waits.grid[part], cause, waits.head[part], strict=True):
+    for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):
         detail = f"behind task {_name(waits, head)}" if code == _BEHIND else ""
         if not lines or lines[-1][1:] != [CAUSES[code], detail]:
             lines.append([float(begin), CAUSES[code], detail])
@@ -146,6 +156,24 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
         wait = waits.until[at] - waits.ready[at]
         table["seconds"] = exact(table["seconds"].to_numpy()[None, :], np.array([wait]))[0]
     return table
+
+
+def ending(result: Result, task_id: Any) -> dict[str, Any]:
+    """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short) and
+    `wasted` (device-seconds computed that were lost)."""
+    row = find_task(result, task_id)
+    record = result.record
+    found: dict[str, Any] = {
+        "status": STATUS_NAMES[int(record.status[row])], "reason": record.reasons.get(row, ""),
+        "at": float(record.finish[row]), "launches": int(record.start[row] == record.start[row]), "stops": 0,
+        "wasted": 0.0,
+    }  # fmt: skip
+    if record.launches is not None and record.batch is None:
+        mine = np.asarray(record.launches["task"]) == row
+        cut = np.isin(np.asarray(record.launches["outcome"])[mine], (LAUNCH_STOPPED, LAUNCH_LOST))
+        found["launches"], found["stops"] = int(mine.sum()), int(cut.sum())
+        found["wasted"] = float(np.asarray(record.launches["lost"], float)[mine].sum())
+    return found
 
 
 def find_task(result: Result, task_id: Any) -> int:
@@ -206,7 +234,13 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     state = Capacity(record.input.cluster, asked)
     replay = Replay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
-    head = np.full(len(replay.grid), _NOBODY, np.int64)
+    # Whoever may use none of one's nodes is not in one's way.
+    partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
+    bound = [EVERYWHERE if nodes is None else nodes for nodes in partitions]
+    masks = list(dict.fromkeys(bound))
+    part = np.array([masks.index(mask) for mask in bound], np.int64)
+    shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]
+    head = np.full((len(masks), len(replay.grid)), _NOBODY, np.int64)
     queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     now = _verdict(state, owner, len(groups))
@@ -218,10 +252,12 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         if touched:
             now = _verdict(state, owner, len(groups))
         states[:, number] = now
-        blocked = queues.first[now != _FITS]
-        if len(blocked):
-            head[number] = blocked.min()
-    return _Waits(record, row, ready, decided, until, variant, rank, by_rank, replay.grid, states, head, _holds(record))
+        for mask, sharing in enumerate(shares):
+            blocked = queues.first[(now != _FITS) & sharing]
+            if len(blocked):
+                head[mask, number] = blocked.min()
+    grid = replay.grid
+    return _Waits(record, row, ready, decided, until, variant, rank, by_rank, grid, states, head, part, _holds(record))
 
 
 def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:

@@ -7,33 +7,43 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sim.model.record import COMPLETED, NOT_ARRIVED
+from sim.model.record import COMPLETED, NOT_ARRIVED, Record
+from sim.results.launches import launches_of
 from sim.results.modes import capacity, gather, mode_time, transfers, units
-from sim.results.tables import batch_members
+from sim.results.tables import batch_members, by_launch
 
 if TYPE_CHECKING:
     from sim.results.metrics import Measured
+    from sim.results.modes import ModeTable
+    from sim.results.result import Result
 
 UNFAIR = 1.1
 """Above this ρ a task is told to be treated unfairly."""
 
 
 def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
-    """ρ = response / T_iso of every completed task of the window.
+    """ρ of every completed task of the window (or group): see `rho_of_tasks`."""
+    values = run.chosen(run.result.rho if by == "task" else rho_of_tasks(run.result, by))
+    return values[~np.isnan(values)]
+
+
+def rho_of_tasks(result: Result, by: Literal["task", "user"] = "task") -> np.ndarray:
+    """ρ = response / T_iso for every row of the task table; NaN of what did not complete.
 
     T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
     time-average number of active tasks (`by="user"`: of users with an active task) during the task's life,
     at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its time there.
     """
-    record, table = run.result.record, run.result.modes
+    record, table = result.record, result.modes
     tasks = record.input.tasks
+    arrived = record.status != NOT_ARRIVED
+    found = np.full(len(record.status), math.nan)
     finish = np.where(np.isnan(record.finish), record.end, record.finish)
-    there = (record.status != NOT_ARRIVED) & np.isfinite(tasks.arrival)
+    there = arrived & np.isfinite(tasks.arrival)
     active = _active(tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None)
     chosen = np.flatnonzero(record.status == COMPLETED)
-    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
     if not len(chosen):
-        return np.array([])
+        return found[arrived]
     begin, end = tasks.arrival[chosen], finish[chosen]
     with np.errstate(divide="ignore", invalid="ignore"):
         crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
@@ -47,7 +57,8 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
         with np.errstate(invalid="ignore"):
             np.fmin(isolated, time * np.maximum(1.0, portion * crowd), out=isolated)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (end - begin) / isolated
+        found[chosen] = (end - begin) / isolated
+    return found[arrived]
 
 
 def _users(codes: np.ndarray | None, there: np.ndarray) -> np.ndarray:
@@ -76,9 +87,15 @@ def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tup
 
 
 def rho_max(run: Measured) -> float:
-    """Greatest finish-time fairness ρ (see `rho`) of completed tasks; above 1: worse than a share of one's own."""
+    """Greatest finish-time fairness ρ (`rho_of_tasks`) of completed tasks; above 1: worse than a share of one's own."""
     values = rho(run)
     return float(values.max()) if len(values) else math.nan
+
+
+def rho_mean(run: Measured) -> float:
+    """Mean ρ of completed tasks."""
+    values = rho(run)
+    return float(values.mean()) if len(values) else math.nan
 
 
 def rho_p95(run: Measured) -> float:
@@ -105,13 +122,7 @@ def jain(run: Measured) -> float:
     chosen = np.flatnonzero(record.status != NOT_ARRIVED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
     users = np.zeros(len(chosen), np.int64) if tasks.user_code is None else tasks.user_code[chosen].astype(np.int64)
-    wanted = np.full(len(chosen), math.inf)
-    for position in range(table.width):
-        size = table.by_shape(position, lambda mode: math.inf if mode.on_cpu else mode.gpu_share, math.inf)
-        with np.errstate(invalid="ignore"):
-            need = tasks.time[chosen, position] * gather(size, tasks.shape[chosen])
-        np.fmin(wanted, need, out=wanted)
-    wanted[np.isinf(wanted)] = 0.0
+    wanted = gpu_demand(table)[chosen]
     count = len(tasks.users)
     demand = np.bincount(users, weights=wanted, minlength=count)
     having = demand > 0
@@ -122,15 +133,41 @@ def jain(run: Measured) -> float:
     mean_weight = np.where(having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0)
     gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
     entitled = run.duration * gpus * mean_weight / mean_weight.sum()
-    received = np.bincount(users, weights=_gpu_seconds(run)[chosen], minlength=count)
+    received = np.bincount(users, weights=_received(run.result)[chosen], minlength=count)
     x = (received[having] / np.minimum(demand, entitled)[having]).astype(np.float64)
     squares = float((x * x).sum())
     return float(x.sum()) ** 2 / (len(x) * squares) if squares > 0 else math.nan
 
 
-def _gpu_seconds(run: Measured) -> np.ndarray:
-    """GPU-seconds of every row of the record whose work counted (its share of its batch's)."""
-    record, table = run.result.record, run.result.modes
+def gpu_demand(table: ModeTable) -> np.ndarray:
+    """GPU-seconds that each task needs in its GPU mode of least GPU-seconds; 0 where it has none."""
+    tasks = table.tasks
+    wanted = np.full(len(tasks), math.inf)
+    for position in range(table.width):
+        size = table.by_shape(position, lambda mode: math.inf if mode.on_cpu else mode.gpu_share, math.inf)
+        with np.errstate(invalid="ignore"):
+            np.fmin(wanted, tasks.time[:, position] * gather(size, tasks.shape), out=wanted)
+    wanted[np.isinf(wanted)] = 0.0
+    return wanted
+
+
+def gpu_seconds_of_tasks(result: Result) -> np.ndarray:
+    """GPU-seconds computed for every row of the task table (its share of its batch's)."""
+    return _received(result)[result.record.status != NOT_ARRIVED]
+
+
+def _received(result: Result) -> np.ndarray:
+    """GPU-seconds of every row of the record whose work counted, in whatever sizes (its share of its batch's)."""
+    record, table = result.record, result.modes
+    if record.input.language:
+        return _of_requests(record, table)
+    launches = launches_of(record, table)
+    computed = launches.busy * (1.0 - launches.lost_part)
+    return by_launch(record, launches, np.where(table.on_cpu[launches.mode], 0.0, computed))
+
+
+def _of_requests(record: Record, table: ModeTable) -> np.ndarray:
+    """Where requests share the steps of a replica: their time in it × its GPUs / the members of their batch."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed

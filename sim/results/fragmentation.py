@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from sim.model.cluster import WHOLE
-from sim.model.record import NOT_ARRIVED, Record
 from sim.model.tasks import Mode
 from sim.results.replay import Capacity, Replay
+from sim.results.whole_gpus import request_mix, whole_gpu_steps
 
 if TYPE_CHECKING:
     from sim.results.metrics import Measured
@@ -32,13 +33,12 @@ def fragmentation(run: Measured) -> float:
     workload's tasks with request m.  A task that is equally demanding on several types of accelerator can use any of
     them; one with other modes counts with those like its first accelerator mode.
     """
-    total = weighted = 0.0
-    for begin, end, free, stranded, _ in _stretches(run.result):
-        span = min(end, run.high) - max(begin, run.low)
-        if span > 0 and free > 0:
-            total += span
-            weighted += span * stranded / free
-    return float(weighted / total) if total else math.nan
+    time, free, stranded, _ = fragmentation_steps(run.result)
+    until = np.append(time[1:], run.result.end)
+    span = np.minimum(until, run.high) - np.maximum(time, run.low)
+    there = (span > 0) & (free > 0)
+    total = float(span[there].sum())
+    return float((span[there] * stranded[there] / free[there]).sum()) / total if total else math.nan
 
 
 def fragmentation_over_time(result: Result) -> pd.DataFrame:
@@ -48,58 +48,82 @@ def fragmentation_over_time(result: Result) -> pd.DataFrame:
     the mix cannot use, in expectation), `fragmentation` = fragmented / unallocated (NaN where nothing is unallocated)
     and `allocation` = allocated / up.
     """
-    rows: list[tuple[float, float, float, float]] = []
-    for begin, _, free, stranded, up in _stretches(result):
-        if not rows or rows[-1][1:] != (free, stranded, up):
-            rows.append((begin, free, stranded, up))
-    time, unallocated, stranded_, there = np.array(rows, dtype=float).reshape(-1, 4).T
+    time, unallocated, stranded, there = fragmentation_steps(result)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = {
             "time": time,
             "allocated_gpus": there - unallocated,
             "unallocated_gpus": unallocated,
-            "fragmented_gpus": stranded_,
-            "fragmentation": stranded_ / unallocated,
+            "fragmented_gpus": stranded,
+            "fragmentation": stranded / unallocated,
             "allocation": (there - unallocated) / there,
         }
     return pd.DataFrame(columns)
 
 
-def _stretches(result: Result) -> Iterator[tuple[float, float, float, float, float]]:
-    """(begin, end, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
+def fragmentation_between(result: Result, edges: np.ndarray) -> np.ndarray:
+    """Fragmentation as means between these times; NaN where nothing is unallocated and after the end of the run.
+
+    Empty where there are no GPUs, or no request for any.  Of long runs with shared GPUs it is the state in the middle.
+    """
+    requests, _ = request_mix(result.record)
+    if not any(mode.gpus for ways in requests for mode in ways):
+        return np.array([])
+    middle = (edges[:-1] + edges[1:]) / 2
+    few = len(result.tasks) <= MOST_REPLAYED
+    time, free, stranded, _ = fragmentation_steps(result, None if few else middle[middle <= result.end])
+    if not len(time):
+        return np.array([])
+    inside = np.minimum(edges, result.end)
+
+    def areas(values: np.ndarray) -> np.ndarray:
+        total = np.concatenate([[0.0], np.cumsum(values * np.diff(time, append=result.end))])
+        return np.diff(np.interp(inside, np.append(time, result.end), total))
+
+    whole, lost = areas(free), areas(stranded)
+    return np.divide(lost, whole, out=np.full(len(middle), math.nan), where=whole > 1e-9 * np.diff(edges))
+
+
+MOST_REPLAYED = 20_000
+"""Tasks up to which a picture replays every launch of a run with shared GPUs."""
+
+Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Times, and from each to the next: GPUs unallocated, the part of them the mix cannot use, GPUs up."""
+
+
+def fragmentation_steps(result: Result, times: np.ndarray | None = None) -> Steps:
+    """The free GPUs over the whole run; at these `times` only, where looking more often would cost more.
+
+    Where tasks take whole GPUs it is a few passes over columns, otherwise the run is replayed launch by launch.
+    """
+    found = whole_gpu_steps(result)
+    if found is not None:
+        return found
+    rows: list[tuple[float, float, float, float]] = []
+    for begin, free, stranded, up in _replayed(result, times):
+        if not rows or rows[-1][1:] != (free, stranded, up):
+            rows.append((begin, free, stranded, up))
+    time, free_, stranded_, up_ = np.array(rows, dtype=float).reshape(-1, 4).T
+    return time, free_, stranded_, up_
+
+
+def _replayed(result: Result, times: np.ndarray | None) -> Iterator[tuple[float, float, float, float]]:
+    """(begin, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
     record = result.record
     requests, mix = request_mix(record)
-    state = Capacity(record.input.cluster, [mode for ways in requests for mode in ways])
+    # The measure knows of demands alone: what it asks is what would fit, whoever may use the node.
+    state = Capacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])
     if not state.share.size:
         return
     measure = _Measure(state, requests, mix)
     measure.update(range(len(state.cores)))
-    for begin, end, touched in Replay(record, result.modes, state).segments():
+    replay = Replay(record, result.modes, state, () if times is None else (times,))
+    wanted = None if times is None else np.isin(replay.grid, times)
+    for number, (begin, _, touched) in enumerate(replay.segments(wanted)):
         if touched:
             measure.update(touched)
-        yield begin, end, float(measure.free.sum()), float(measure.stranded.sum()), float(measure.up.sum())
-
-
-def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
-    """The distinct requests of the workload, each as its modes on types of accelerator, and their shares of tasks."""
-    arrived = record.status != NOT_ARRIVED
-    numbers = np.bincount(record.input.tasks.shape[arrived], minlength=len(record.input.tasks.shapes))
-    shares: dict[tuple, float] = {}
-    requests: dict[tuple, list[Mode]] = {}
-    for shape, number in zip(record.input.tasks.shapes, numbers, strict=True):
-        first = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
-        ways = {mode.type.name: mode for mode in reversed(shape.modes) if _demand(mode) == _demand(first)}
-        if first.on_cpu:
-            ways = {first.type.name: first}
-        key = (_demand(first), *sorted(ways))
-        shares[key] = shares.get(key, 0.0) + number
-        requests.setdefault(key, [ways[name] for name in sorted(ways)])
-    mix = np.array(list(shares.values()))
-    return list(requests.values()), mix / max(mix.sum(), 1.0)
-
-
-def _demand(mode: Mode) -> tuple:
-    return (mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
+        if wanted is None or wanted[number]:
+            yield begin, float(measure.free.sum()), float(measure.stranded.sum()), float(measure.up.sum())
 
 
 class _Measure:

@@ -174,6 +174,14 @@ class Places:
             by_place /= np.maximum(self.sizes, 1)
         return np.bincount(self.hosts if to_hosts else self.flat, weights=by_place[self.owner], minlength=devices)
 
+    def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every pair of an entry of `place` and a device of it: positions in `place`, and devices."""
+        sizes = self.sizes[place]
+        first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
+        entry = np.repeat(np.arange(len(place)), sizes)
+        within = np.arange(len(entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return entry, self.flat[np.repeat(first, sizes) + within]
+
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Code of each place in `used` (and -1 for place -1) and the device names they stand for."""
         cluster = self._record.input.cluster

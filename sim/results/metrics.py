@@ -34,24 +34,28 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 class Measured:
     """A run seen through its window: what metrics read.
 
-    `tasks` are the rows of the task table that arrived in the window (or a group of them).
+    `tasks` are the rows of the task table that arrived in the window, or a group of them: those at `rows`.
     """
 
-    def __init__(self, result: Result, tasks: pd.DataFrame | None = None):
+    def __init__(self, result: Result, rows: np.ndarray | None = None):
         self.result = result
         self.low, self.high = result.window
-        self._tasks = tasks
-        self._sorted: dict[str, np.ndarray] = {}
+        self._rows = rows
+
+    @cached_property
+    def rows(self) -> np.ndarray | None:
+        """Positions in the task table of the tasks measured; None: all of it."""
+        if self._rows is not None:
+            return self._rows
+        frame, horizon = self.result.tasks, self.result.horizon
+        if self.low <= 0 and (math.isinf(horizon) or not (frame["arrival"].to_numpy() >= horizon).any()):
+            return None
+        arrival = frame["arrival"].to_numpy()
+        return np.flatnonzero((arrival >= self.low) & (arrival < horizon))
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        if self._tasks is not None:
-            return self._tasks
-        frame, horizon = self.result.tasks, self.result.horizon
-        if self.low <= 0 and (math.isinf(horizon) or not (frame["arrival"].to_numpy() >= horizon).any()):
-            return frame
-        arrival = frame["arrival"].to_numpy()
-        return frame[(arrival >= self.low) & (arrival < horizon)]
+        return self.result.tasks if self.rows is None else self.result.tasks.iloc[self.rows]
 
     @property
     def duration(self) -> float:
@@ -59,13 +63,22 @@ class Measured:
 
     @cached_property
     def status(self) -> np.ndarray:
-        return self.tasks["status"].cat.codes.to_numpy()
+        return self.series("status").cat.codes.to_numpy()
 
     def count(self, status: int) -> int:
         return int(np.count_nonzero(self.status == status))
 
+    def series(self, name: str) -> pd.Series:
+        """A column of the tasks measured, without the others: groups of a large table are cheap."""
+        whole = self.result.tasks[name]
+        return whole if self.rows is None else whole.iloc[self.rows]
+
     def column(self, name: str) -> np.ndarray:
-        return self.tasks[name].to_numpy()
+        return self.series(name).to_numpy()
+
+    def chosen(self, values: np.ndarray) -> np.ndarray:
+        """Of an array with a value for every row of the task table those of the tasks measured."""
+        return values if self.rows is None else values[self.rows]
 
     @cached_property
     def use(self) -> Usage:
@@ -141,7 +154,7 @@ def throughput(run: Measured) -> float:
 
 def _met(run: Measured) -> tuple[int, int]:
     """Tasks that met their deadline, and tasks that have one."""
-    column = run.tasks["met_deadline"]
+    column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
 
@@ -163,10 +176,15 @@ def slo_attainment(run: Measured) -> float:
     return met / having if having else math.nan
 
 
+def rejected_fraction(run: Measured) -> float:
+    """Tasks that were rejected / all arrivals; undefined where none came."""
+    return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan
+
+
 def attainment_admitted(run: Measured) -> float:
     """Met / arrivals with a deadline that were not rejected."""
     met, _ = _met(run)
-    having = int((run.tasks["met_deadline"].notna().to_numpy() & (run.status != REJECTED)).sum())
+    having = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
     return met / having if having else math.nan
 
 
@@ -237,6 +255,16 @@ def energy_sleep_j(run: Measured) -> float:
     return float(run.use.sleep.sum())
 
 
+def energy_of_tasks_j(run: Measured) -> float:
+    """Σ energy_j of the tasks: joules above idle of their work that counted."""
+    return float(run.column("energy_j").sum())
+
+
+def gpu_seconds(run: Measured) -> float:
+    """GPUs × share × time in which the tasks computed, of work that counted."""
+    return float(run.chosen(run.result.gpu_seconds).sum())
+
+
 def preemptions(run: Measured) -> float:
     """Stops of running tasks by the policy, of the window's tasks."""
     return int(run.column("preemptions").sum())
@@ -300,7 +328,7 @@ def of_tokens(metric: Metric, column: str) -> Metric:
     """A metric of a column that only runs with language models have; elsewhere undefined."""
 
     def guarded(run: Measured) -> float:
-        return metric(run) if column in run.tasks else math.nan
+        return metric(run) if column in run.result.tasks else math.nan
 
     guarded.__doc__ = metric.__doc__
     return guarded
@@ -341,7 +369,8 @@ def _statistics(column: str, meaning: str) -> dict[str, Metric]:
 def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     """All metrics by name; `bound` (s) is that of the bounded slowdown."""
     from sim.results.bounds import makespan_bound
-    from sim.results.fairness import jain, rho_max, rho_p95, rho_unfair_share
+    from sim.results.cost import cost, cost_held, cost_per_task
+    from sim.results.fairness import jain, rho_max, rho_mean, rho_p95, rho_unfair_share
     from sim.results.fragmentation import fragmentation
     from sim.results.plans import makespan_ratio, planned_makespan
 
@@ -358,12 +387,14 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     found |= _statistics("slowdown", "response / T* (time alone in the fastest mode, transfers included)")
     found |= _statistics(bound_name(bound), f"max(1, response / max(T*, {bound:g} s))")
     for metric in (
-        bsld_swf_mean, makespan, throughput, goodput, goodput_fraction, slo_attainment, attainment_admitted,
+        bsld_swf_mean, makespan, throughput, rejected_fraction, goodput, goodput_fraction, slo_attainment,
+        attainment_admitted,
         gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
-        energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j,
+        energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j, energy_of_tasks_j,
+        cost, cost_per_task, cost_held, gpu_seconds,
         queue_length_mean, jobs_in_system_mean, preemptions, migrations, cache_hit_fraction,
         makespan_bound, planned_makespan, makespan_ratio,
-        fragmentation, rho_max, rho_p95, rho_unfair_share, jain,
+        fragmentation, rho_max, rho_mean, rho_p95, rho_unfair_share, jain,
     ):  # fmt: skip
         found[metric.__name__] = metric
     for column, meaning in (("ttft", "time from arrival to the first token"), ("tpot", "time per further token")):
@@ -375,11 +406,17 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
 TOKENS = (*(f"{column}_{what}" for column in ("ttft", "tpot") for what in ("mean", *QUANTILES, "max")), "output_rate")
 """Metrics of language models, part of the summary of runs that have some."""
 
+FAIRNESS = ("rho_max", "rho_p95", "rho_unfair_share", "jain")
+"""Part of the summary of runs with several users."""
+
+COSTS = ("cost", "cost_per_task", "cost_held")
+"""Part of the summary of runs on a cluster that has prices."""
+
 LAZY = frozenset(
     {
-        *TOKENS,
+        *TOKENS, *FAIRNESS, *COSTS,
         "makespan_bound", "planned_makespan", "makespan_ratio",
-        "fragmentation", "rho_max", "rho_p95", "rho_unfair_share", "jain", "cache_hit_fraction",
+        "fragmentation", "rho_mean", "cache_hit_fraction", "gpu_seconds", "energy_of_tasks_j",
     }
 )  # fmt: skip
 """Metrics that cost more than a pass over the tasks, or that few runs have: computed only when asked for."""
@@ -389,7 +426,7 @@ RUN_ONLY = frozenset(
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
         "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
-        "rho_max", "rho_p95", "rho_unfair_share", "cache_hit_fraction",
+        "cost", "cost_per_task", "cache_hit_fraction",
     }
 )  # fmt: skip
 """Metrics of the whole run, which have no meaning for a group of tasks."""
@@ -402,7 +439,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan", "cache_hit_fraction",
+        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan", "cache_hit_fraction", "gpu_seconds",
         "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip

@@ -72,6 +72,10 @@ def has_plan(result: Result) -> bool:
     return not math.isnan(number(result.notes, "planned_makespan"))
 
 
+NOT_PROVEN = "is not proven optimal"
+"""What the warning of a run says of such a plan."""
+
+
 def reservations(notes: Mapping[str, Any]) -> list[str]:
     """What a reader must know of a plan: a search that ended at a limit, deadlines that it will miss."""
     found = []

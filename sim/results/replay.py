@@ -48,7 +48,7 @@ class Capacity:
         self._free = np.zeros((nodes, 3 + 2 * len(names)))
         for index in range(nodes):
             self.refresh(index)
-        self.totals = self._free.sum(axis=0)
+        self.totals = self._sum_up()
         self.found = self.fitting.sum(axis=1)
 
     def _ask(self, names: list[str]) -> None:
@@ -62,7 +62,11 @@ class Capacity:
         self.spans = np.array([mode.span_any and mode.gpus > 0 for mode in asked], dtype=bool)
         self.needed = np.where(self.spans, self.asked_gpus, 1)
         self._on_cpu = self.asked_gpus == 0
-        # What a mode asks of the whole cluster, in the columns of `totals`.
+        nodes = len(self.cluster.nodes)
+        masks = list(dict.fromkeys(mode.nodes for mode in asked)) or [None]
+        self._parts = np.array([[mask is None or bool(mask >> node & 1) for node in range(nodes)] for mask in masks])
+        self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
+        # What a mode asks of all nodes that it may use, in the columns of `totals`.
         self._sums = np.zeros((len(asked), 3 + 2 * len(names)))
         self._sums[:, 0], self._sums[:, 1] = self.asked_cores, self.asked_memory
         for row, kind in enumerate(self.asked_type):
@@ -82,6 +86,8 @@ class Capacity:
         devices = good.sum(axis=1)
         host = (cores >= self.asked_cores) & (memory >= self.asked_memory)
         host &= ~self._on_cpu | (self.cpu_type[node] == self.asked_type)
+        allowed = self._parts[self._part, node]
+        host &= allowed
         fits = (host & (devices >= self.asked_gpus)).astype(np.int64)
         if self.spans.any():
             # Of a mode over nodes each device brings its part of the cores and the memory.
@@ -89,7 +95,7 @@ class Capacity:
             by_cores = np.where(self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices)
             room = devices if memory == np.inf else memory * gpus // np.maximum(self.asked_memory, 1)
             by_memory = np.where(self.asked_memory > 0, room, devices)
-            fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)), fits)
+            fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed, fits)
         self.fitting[:, node] = fits
         free = self._free[node]
         free[0], free[1] = cores, memory if memory != np.inf else 1e30
@@ -104,15 +110,22 @@ class Capacity:
             before = self.fitting[:, node].copy()
             self.refresh(node)
             self.found += self.fitting[:, node] - before
-        self.totals = self._free.sum(axis=0)
+        self.totals = self._sum_up()
+
+    def _sum_up(self) -> np.ndarray:
+        """Free amounts, summed over the nodes of each partition that a mode is bound to."""
+        if len(self._parts) == 1 and self._parts.all():
+            return self._free.sum(axis=0)[None, :]
+        return np.array([self._free[part].sum(axis=0) for part in self._parts])
 
     def fit(self) -> np.ndarray:
         """Which asked modes fit somewhere now."""
         return self.found >= self.needed
 
     def suffices(self) -> np.ndarray:
-        """For which asked modes the free capacity summed over the cluster would do."""
-        return (self._sums <= self.totals).all(axis=1)
+        """For which asked modes the free capacity, summed over the nodes that they may use, would do."""
+        found: np.ndarray = np.all(self._sums <= self.totals[self._part], axis=1)
+        return found
 
     def take(self, devices: Sequence[int], mode: Mode, sign: int) -> list[int]:
         """Hold (sign 1) or give back (-1) a place; the nodes touched."""

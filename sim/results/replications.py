@@ -34,7 +34,10 @@ class Replications:
         *,
         keep: bool = False,
     ):
-        """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...)."""
+        """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...).
+
+        Among them the texts of groupings (`sim.results.groups`), of which `by` tells.
+        """
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
         self.warnings: list[str] = []
@@ -76,7 +79,7 @@ class Replications:
     def values(self) -> pd.DataFrame:
         """A row a replication, a column a metric."""
         frame = self._frame()
-        return frame[[name for name in frame.columns if name not in _PRIVATE]]
+        return frame[[name for name in frame.columns if not name.startswith("_")]]
 
     def _frame(self) -> pd.DataFrame:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
@@ -91,6 +94,16 @@ class Replications:
                 self._rows[result.replication][metric] = result.metric(metric)
             return self.values[metric]
         raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
+
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Task metrics per "class", "gpus" or "user": index the group, columns (metric, mean | half_width | n).
+
+        Where not all runs were kept, it must have been asked for with the run (by=["gpus"]).
+        """
+        from sim.results.groups import checked, table_of_groups
+
+        table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
+        return table if names is None else table[list(names)]
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
         """The interval for the expectation of a replication's value of the metric."""
@@ -217,10 +230,17 @@ RESAMPLE = (
 )
 
 _END, _WATTS = "_end", "_watts_at_end"
-_PRIVATE = (_END, _WATTS)
+"""Columns that begin with _ are kept for comparisons and groups; they are no metrics."""
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
     """All that Replications keeps of a run, as plain numbers: what a worker process sends back."""
-    values = {"replication": float(result.replication), **result.values(), **result.values(metrics)}
+    from sim.results.groups import Grouping, kept_values
+
+    asked = [(name, Grouping.parse(name)) for name in metrics]
+    plain = [name for name, grouping in asked if grouping is None]
+    values = {"replication": float(result.replication), **result.values(), **result.values(plain)}
+    for _, grouping in asked:
+        if grouping is not None:
+            values |= kept_values(result, grouping)
     return values | {_END: result.end, _WATTS: result.usage.watts_at_end}

@@ -15,10 +15,11 @@ import pandas as pd
 from sim.errors import UsageError
 from sim.model.record import UNFINISHED, Record
 from sim.results import metrics
-from sim.results.fragmentation import fragmentation_over_time
+from sim.results.fairness import gpu_seconds_of_tasks, rho_of_tasks
+from sim.results.fragmentation import fragmentation_between, fragmentation_over_time
 from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
-from sim.results.plans import told
+from sim.results.plans import NOT_PROVEN, told
 from sim.results.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.usage import Usage, devices_table, timeline_table, usage
 from sim.results.wording import at_least, formatter, units_of
@@ -136,6 +137,20 @@ class Result:
         """GPUs allocated, free, and free but of no use to the mix of requests, over the whole run, as steps."""
         return fragmentation_over_time(self)
 
+    def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
+        """Fragmentation as means between ascending times; NaN where no GPU is free, empty where nobody asks for any."""
+        return fragmentation_between(self, edges)
+
+    @cached_property
+    def rho(self) -> np.ndarray:
+        """Finish-time fairness ρ of every row of `tasks`; NaN of what did not complete."""
+        return rho_of_tasks(self)
+
+    @cached_property
+    def gpu_seconds(self) -> np.ndarray:
+        """GPU-seconds computed for every row of `tasks`."""
+        return gpu_seconds_of_tasks(self)
+
     @cached_property
     def usage(self) -> Usage:
         return usage(self.record, self.modes, *self.window)
@@ -161,9 +176,14 @@ class Result:
     @property
     def names(self) -> list[str]:
         """The metrics of its summary."""
-        loaded = self.directory is not None
-        tokens = any(name in self._values for name in metrics.TOKENS) if loaded else bool(self.record.input.language)
-        return [*metrics.summary_names(self.bound), *(metrics.TOKENS if tokens else ())]
+        some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS)
+        if self.directory is not None:
+            having = [any(name in self._values for name in names) for names in some]
+        else:
+            run = self.record.input
+            having = [bool(run.language), len(run.tasks.users) > 1 and not run.language, run.cluster.priced]
+        further = [name for names, here in zip(some, having, strict=True) if here for name in names]
+        return [*metrics.summary_names(self.bound), *further]
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """Metrics by name; those of the summary if none are named."""
@@ -177,20 +197,14 @@ class Result:
         return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...)."""
-        if group not in self.tasks.columns:
-            raise UsageError(f'tasks have no column "{group}" to group by; there are {", ".join(self.tasks.columns)}')
+        """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...).
+
+        `gpus` groups by the number of GPUs that tasks ask for (`sim.results.groups`); "user" is every user.
+        """
+        from sim.results.groups import Grouping, by_group
+
         known = [name for name in self.names if name not in metrics.RUN_ONLY]
-        chosen = known if names is None else list(names)
-        for name in chosen:
-            metrics.metric(name, self.bound)
-            if name in metrics.RUN_ONLY:
-                raise UsageError(f"{name} is a metric of the whole run, not of a group of tasks")
-        rows = {}
-        for value, frame in self.measured.tasks.groupby(group, sort=True, observed=True):
-            run = metrics.Measured(self, frame)
-            rows[value] = metrics.evaluate(run, chosen, self.bound)
-        return pd.DataFrame.from_dict(rows, orient="index", columns=chosen).rename_axis(group)
+        return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
         """Always refused: one run tells nothing about the spread of its own metrics; but see `batch_means`."""
@@ -227,7 +241,7 @@ class Result:
         if self.notes.get("optimal") is False:
             gap = self.notes.get("gap")
             how_far = f": gap {100 * gap:.3g} %" if isinstance(gap, float) else ""
-            found.append(f"the plan of {self.policy or 'the policy'} is not proven optimal{how_far}")
+            found.append(f"the plan of {self.policy or 'the policy'} {NOT_PROVEN}{how_far}")
         return found
 
     # Showing and saving -----------------------------------------------------------------------------------

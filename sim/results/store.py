@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sim.errors import UsageError
+from sim.model.files import umask
 from sim.model.record import Record, RunInput
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        fresh.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a result is as readable as any other file
+        fresh.chmod(0o777 & ~umask())  # mkdtemp makes it private; a result is as readable as any other file
         write(fresh)
         if target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -74,12 +74,6 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def save(result: Result, target: Path) -> Path:
@@ -175,7 +169,8 @@ def load(directory: Path) -> Result:
         about = json.loads((directory / MARK).read_text(encoding="utf-8"))
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UsageError(f"{directory} is not a run directory: {problem}") from None
+        why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
+        raise UsageError(f"{directory} is not a run directory: {why}") from None
     scenario = directory / "scenario.yaml"
     text = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
     names = ("name", "seed", "replication", "policy", "error", "bound")

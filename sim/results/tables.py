@@ -13,6 +13,7 @@ import pandas as pd
 
 from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
 from sim.results import language
+from sim.results.cost import launches_and_cost
 from sim.results.launches import Launches, Places, categorical, launch_numbers, launches_of
 from sim.results.modes import ModeTable, exclusive_time
 
@@ -32,6 +33,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
     remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
+    `cost` is there where the cluster has prices (`sim.results.cost`).
     `met_deadline` is missing where there is no deadline, and False for whatever did not complete in time.
     """
     tasks = record.input.tasks
@@ -90,6 +92,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
         having |= limited
     columns["met_deadline"] = pd.arrays.BooleanArray(met, ~having)
     columns["energy_j"] = rows(_energy(record, table))
+    if record.input.cluster.priced:
+        columns["cost"] = rows(_cost(record, table))
     columns |= {name: rows.copy(values) for name, values in tokens.items()}
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.
@@ -182,20 +186,27 @@ def _energy(record: Record, table: ModeTable) -> np.ndarray:
     energy = launches.energy * (1.0 - launches.lost_part)
     if record.input.language:
         return _with_requests(record, launches, energy)
-    return _by_launch(record, launches, energy)
+    return by_launch(record, launches, energy)
+
+
+def _cost(record: Record, table: ModeTable) -> np.ndarray:
+    """Money for what each row held; members of a batch share theirs equally.  Of language models it is not split."""
+    if record.input.language:
+        return np.full(len(record.status), np.nan)
+    return by_launch(record, *launches_and_cost(record, table))
 
 
 def _with_requests(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
     """Where replicas of language models are among the launches: their requests' own shares were written down."""
     periods = language.periods(record, launches.task)
-    found = _by_launch(record, launches, np.where(periods, 0.0, energy))
+    found = by_launch(record, launches, np.where(periods, 0.0, energy))
     rows = language.rows_of(record.input)
     found[rows] = 0.0 if record.energy is None else record.energy[rows]
     return found
 
 
-def _by_launch(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
-    """The energy of each launch shared among its members."""
+def by_launch(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+    """The energy (or cost) of each launch shared among its members."""
     count = len(record.status)
     if launches.members is None or record.batch is None:
         return np.bincount(launches.task, weights=energy, minlength=count)

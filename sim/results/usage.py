@@ -15,6 +15,7 @@ import pandas as pd
 from sim.model.cluster import MILLI
 from sim.model.record import Record
 from sim.results import language
+from sim.results.cost import device_cost, device_cost_held
 from sim.results.launches import Launches, Places, launches_of
 from sim.results.modes import ModeTable
 
@@ -53,15 +54,15 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     devices = len(cluster.devices)
     count = np.array([cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float)
     powers = [device.type.power for device in cluster.devices]
-    up, asleep, awake_at_end, asleep_at_end = _states(record, low, high)
+    up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
     watts_idle = np.array([power.idle for power in powers]) * count
     watts_sleep = np.array([power.sleep for power in powers]) * count
     launches, places = launches_of(record, table), Places(record)
 
     held = overlap(launches.decided, launches.end, low, high)
     cores, share = table.cores[launches.mode], table.share[launches.mode]
-    allocated = _allocated(record, launches, places, held, share, low, high)
-    allocated += places.spread(launches.place, held * cores, devices, to_hosts=True)
+    taken = allocated(record, launches, places, held, share, low, high)
+    taken += places.spread(launches.place, held * cores, devices, to_hosts=True)
     begun = (launches.decided >= low) & (launches.decided < high)
     number = places.spread(launches.place, begun.astype(np.float64), devices)
     del held, begun, cores, share
@@ -76,7 +77,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     spans = transfers_of(record, len(launches))
     copied = [places.spread(launches.place, overlap(*span, low, high), devices) for span in spans]
     return Usage(
-        low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=allocated, launches=number,
+        low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=taken, launches=number,
         uploading=copied[0], downloading=copied[1],
         dynamic=places.spread(launches.place, energy, devices), wasted=wasted,
         idle=watts_idle * up, sleep=watts_sleep * asleep,
@@ -114,7 +115,7 @@ def _inside(launches: Launches, low: float, high: float) -> np.ndarray:
         return np.where(length > 0, inside / length, 0.0)
 
 
-def _allocated(
+def allocated(
     record: Record,
     launches: Launches,
     places: Places,
@@ -130,11 +131,8 @@ def _allocated(
     if not many.any() or not len(launches):
         return result
     chosen = np.flatnonzero(share > 0)
-    sizes = places.sizes[launches.place[chosen]]
-    first = np.concatenate([[0], np.cumsum(places.sizes)])[launches.place[chosen]]
-    launch = np.repeat(chosen, sizes)
-    within = np.arange(len(launch)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    device = places.flat[np.repeat(first, sizes) + within]
+    pair, device = places.pairs(launches.place[chosen])
+    launch = chosen[pair]
     launch, device = launch[many[device]], device[many[device]]
     # Sweep over each device's takings and givings back: the sum of shares, cut at one.
     when = np.clip(np.concatenate([launches.decided[launch], launches.end[launch]]), low, high)
@@ -152,7 +150,7 @@ def _allocated(
 _STATES = {"sleep": "asleep", "wake": "up", "awake": "up", "down": "down", "up": "up"}
 
 
-def _states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end."""
     devices = len(record.input.cluster.devices)
     seconds = {
@@ -179,6 +177,7 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
     `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
     `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
     `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work.
+    Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
     """
     cluster = record.input.cluster
     kept = np.flatnonzero(use.count > 0)
@@ -202,6 +201,8 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
         "energy_idle_j": use.idle,
         "energy_sleep_j": use.sleep,
     }
+    if cluster.priced:
+        columns |= {"cost": device_cost(cluster, use), "cost_held": device_cost_held(cluster, use)}
     names = {
         "device": [device.name for device in devices],
         "type": pd.Categorical([device.type.name for device in devices]),

@@ -73,6 +73,9 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
         told = f"task {name} at t = {launch.start:g} s"
         if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
             yield f"{told}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
+        outside = [device for device in launch.devices if not mode.allows(device.node)]
+        if outside:
+            yield f"{told}: ran on {outside[0]}, which is not in partition {mode.partition}"
         wrong = [device for device in launch.devices if device.type is not mode.type]
         if wrong:
             yield f"{told}: mode {mode} ran on {wrong[0]}, which is a {wrong[0].type.name}"

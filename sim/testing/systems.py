@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power, Sharing, micro_share
+from sim.model.cluster import (
+    WHOLE,
+    Cluster,
+    DeviceType,
+    Link,
+    NodeSpec,
+    Partition,
+    Power,
+    Sharing,
+    micro_share,
+)
 from sim.model.randomness import RandomTree
 from sim.model.record import RunInput
 from sim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
@@ -254,6 +264,27 @@ def costly_stops() -> System:
     return System("costly stops", Cluster([node(accelerators=((gpu, 2),))]), tasks)
 
 
+def partitions() -> System:
+    """Tasks bound to parts of the cluster that overlap, with limits on what is in use there at once."""
+    gpu = DeviceType("g")
+    inside = [("left",), ("left", "right"), ("right",)]
+    cluster = Cluster([node(cpus=2, accelerators=((gpu, 2),), partitions=names) for names in inside])
+    left = cluster.partitions["left"] = Partition("left", 0b011, max_gpus=3)
+    right = cluster.partitions["right"] = Partition("right", 0b110, max_nodes=1)
+    shapes = [
+        Shape([gpu_mode(gpu, partition=left)]),
+        Shape([gpu_mode(gpu, 2, partition=left), gpu_mode(gpu, partition=left)]),
+        Shape([cpu_mode(partition=right), gpu_mode(gpu, cpus=500, partition=right)]),
+        Shape([gpu_mode(gpu, 2, partition=right)]),
+        Shape([gpu_mode(gpu, 2)]),
+    ]
+    rows = [(0, 0, 3), (0, 0, 2), (0, 1, 2, 3), (0, 2, 6, 2), (0.5, 3, 2), (1, 4, 1), (1, 0, 1), (1, 2, 2, 5),
+            (1, 1, 1, 2), (2, 3, 1), (2, 4, 2), (3, 0, 1), (3, 2, 1, 1), (9, 3, 1), (9, 1, 1, 1)]  # fmt: skip
+    names = ["", "left", "right"]
+    code = np.array([0 if row[1] == 4 else 1 if row[1] < 2 else 2 for row in rows], dtype=np.int32)
+    return System("partitions", cluster, workload(rows, shapes, partition_code=code, partitions=names))
+
+
 def all_at_once() -> System:
     rows = [(0, i % 2, 1 + i * 7 % 11, 1) for i in range(40)]
     shapes = [Shape([cpu_mode()]), Shape([cpu_mode(2)])]
@@ -263,4 +294,5 @@ def all_at_once() -> System:
 _BUILDERS = (
     one_core, cpu_or_gpu, gangs, fractions, memory, several_types, transfers, overlapped_transfers, time_slices,
     multi_process, instances, task_graph, zero_lengths, simultaneous, people, costly_stops, all_at_once,
+    partitions,
 )  # fmt: skip

@@ -153,6 +153,10 @@ def _solve(rate: float, per_item: float, fixed: float, most: int | None, size: i
         rest = np.linalg.solve(system, rows[0, 1:])
     else:
         rest = _solve_banded(rate, per_item, fixed, most, size)
+    if rest.sum() < 0:
+        # A server that is as good as never idle: the system is singular but for rounding, which then decides the sign.
+        # What comes out is one step of inverse iteration, the stationary vector to the last digits.
+        rest = -rest
     chance = np.concatenate([[1.0], np.maximum(rest, 0.0)])
     return chance / chance.sum()
 

@@ -1,0 +1,105 @@
+"""`hetsim diff`: what differs between two runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, VERBOSITY, Whole
+
+COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
+MOST_GROUPS = 12
+MOST_SETTINGS = 10
+
+
+@click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
+@click.argument("a", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("b", type=click.Path(path_type=Path), metavar="RUN")
+@click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
+              help="What of each task is compared.")
+@click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
+@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
+@JSON
+@VERBOSITY
+def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool, verbose: bool) -> None:
+    """Set two runs side by side, which `hetsim run --out RUN` or `hetsim compare --out` wrote.
+
+    Of replications the first is taken. Tasks are matched by their id.
+    """
+    from sim.experiment.directory import first_run
+    from sim.results.difference import difference
+
+    for run in (a, b):
+        if not run.is_dir():
+            raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
+    found = difference(first_run(a), first_run(b), column)
+    if as_json:
+        console.as_json(found.to_json(top))
+    else:
+        console.lines(_lines(found, by, top))
+
+
+def _lines(found: Any, by: str | None, top: int) -> list[str]:
+    from sim.report.terminal import wrapped
+
+    a, b = found.labels
+    lines = [f"a: {found.a.name} · {a}", f"b: {found.b.name} · {b}", *_settings(found), ""]
+    lines += [line for text in found.sentences for line in wrapped(text, indent=2)]
+    for group in (by,) if by else ("class", "user"):
+        lines += _groups(found, group, asked=by is not None)
+    return lines if by else lines + _tasks(found, top)
+
+
+def _settings(found: Any) -> list[str]:
+    """Where the scenarios differ besides their policies, which the labels tell."""
+    differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
+    if found.a.seed != found.b.seed:
+        differing = {"seed": (found.a.seed, found.b.seed), **differing}
+    lines = [
+        f"   {key}: {_value(one)} in a, {_value(other)} in b"
+        for key, (one, other) in list(differing.items())[:MOST_SETTINGS]
+    ]
+    more = len(differing) - MOST_SETTINGS
+    return lines + ([f"   … and {more} more keys"] if more > 0 else [])
+
+
+def _value(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _written(column: str, values: list[float]) -> list[str]:
+    from sim.report.terminal import several, units_of
+
+    return several(values, units_of("response" if column in ("start", "finish") else column))
+
+
+def _groups(found: Any, group: str, asked: bool) -> list[str]:
+    from sim.report import terminal
+
+    table = found.by(group)
+    if not asked and (len(table) < 2 or not (table["gained"] + table["lost"]).any()):
+        return []
+    shown = table if len(table) <= MOST_GROUPS else table.iloc[[*range(MOST_GROUPS // 2), *range(-MOST_GROUPS // 2, 0)]]
+    rows = [[group, "tasks", "gained", "lost", "mean in a", "mean in b", "mean change"]]
+    texts = [_written(found.column, shown[name].tolist()) for name in ("mean_a", "mean_b", "change_mean")]
+    for (name, row), *cells in zip(shown.iterrows(), *texts, strict=True):
+        counts = [terminal.count(float(row[column])) for column in ("tasks", "gained", "lost")]
+        rows.append([str(name) or "(none)", *counts, *cells])
+    more = [f"… and {len(table) - len(shown)} between them (--json has all)"] if len(shown) < len(table) else []
+    return ["", *terminal.table(rows, right=range(1, 7)), *more]
+
+
+def _tasks(found: Any, top: int) -> list[str]:
+    from sim.report import terminal
+
+    frame = found.tasks[found.tasks["change"].fillna(0.0) != 0.0].head(top)
+    if frame.empty:
+        return []
+    rows = [["task", "class", "user", f"{found.column} in a", "in b", "change"]]
+    texts = [_written(found.column, frame[name].tolist()) for name in ("a", "b", "change")]
+    for row, *cells in zip(frame[["id", "class", "user"]].astype(str).to_numpy().tolist(), *texts, strict=True):
+        rows.append([*row, *cells])
+    return ["", "tasks that changed most", *terminal.table(rows, right=(3, 4, 5))]

@@ -1,0 +1,207 @@
+"""`hetsim sweep`: a scenario at many points, under several policies, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole, together
+
+SHOWN_POINTS = 20
+
+WORKING = together(
+    click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
+                 help="Processes of this machine.  [default: one a core]"),
+    click.option("--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."),
+    click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
+                 help="Keep finished runs there and look them up (without: DIR/runs of --out)."),
+)  # fmt: skip
+"""Where runs are made and kept."""
+
+
+@click.command(short_help="Run a scenario at many points; one table.")
+@SCENARIO
+@click.option("--over", multiple=True, metavar="KEY=VALUES",
+              help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).")
+@click.option("--points", type=click.Path(path_type=Path), metavar="FILE.csv",
+              help="Points from a table: a column a key, a row a point.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
+@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
+              show_default=True, help="All combinations, or --n points drawn from the ranges.")
+@click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
+@click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
+@click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")
+@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
+@click.option("--fresh", is_flag=True, help="Make every run again, and replace the sweep in --out.")
+@click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
+@WORKING
+@SET
+@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
+@click.option("--replications", type=Whole(min=1, max=100_000), metavar="N", help="Of every point; adds intervals.")
+@click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower).")
+@JSON
+@QUIET
+@VERBOSITY
+def sweep(
+    scenario: str,
+    over: tuple[str, ...],
+    points: Path | None,
+    policies: tuple[str, ...],
+    sample: str,
+    n: int | None,
+    sample_seed: int,
+    metrics: tuple[str, ...],
+    by_replication: bool,
+    out: Path | None,
+    resume: bool,
+    fresh: bool,
+    dry_run: bool,
+    workers: int | None,
+    dask: str | None,
+    cache: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    replications: int | None,
+    check: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Run a scenario at many points and under several policies, with common random numbers.
+
+    Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
+    (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after
+    an interruption. A run that fails is a row with its error.
+    """
+    from sim.errors import UsageError
+    from sim.experiment.sweep import cores, estimate_sweep, plan_sweep, sweep_plan
+
+    if by_replication and not as_json:
+        raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
+    if dask is not None and workers is not None:
+        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
+    number = 1 if dask is not None else workers or cores()
+    plan = plan_sweep(
+        scenario, over_given(over), points=_points(points), policies=list(policies) or None, sample=sample, n=n,
+        sample_seed=sample_seed, replications=replications, seed=seed, metrics=metrics, check=check,
+        overrides=overrides,
+    )  # fmt: skip
+    if dry_run:
+        found = estimate_sweep(plan, out, cache, resume=resume, fresh=fresh, workers=number)
+        _show_plan(plan, found, as_json)
+        return
+    place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh}
+    try:
+        with console.progress(quiet) as bar:
+            outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        console.note(_interrupted(out, cache), quiet)
+        raise
+    if as_json:
+        console.as_json(outcome.to_json(by_replication))
+    else:
+        _show(outcome, metrics)
+    failed = len(outcome.failed)
+    if failed:
+        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {_first_error(outcome)}"], quiet)
+    console.warnings(_common_warnings(outcome), quiet)
+    if out is not None:
+        console.note(f"tables: {out}", quiet)
+
+
+def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
+    from sim.errors import UsageError
+    from sim.experiment.sweep_points import parse_over
+
+    found: dict[str, Any] = {}
+    for key, values in map(parse_over, texts):
+        if key in found:
+            raise UsageError(f"--over {key} is given twice; give all its values at once")
+        found[key] = values
+    return found or None
+
+
+def _points(path: Path | None) -> list[dict[str, Any]] | None:
+    from sim.experiment.sweep_points import read_points
+
+    return None if path is None else read_points(path)
+
+
+def _interrupted(out: Path | None, cache: Path | None) -> str:
+    if out is not None:
+        return f"the runs that ended are in {out}; the same command with --resume goes on from there"
+    if cache is not None:
+        return f"the runs that ended are in {cache}; the same command goes on from there"
+    return "nothing was kept; with --out DIR a sweep can be resumed"
+
+
+def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
+    from sim.report import terminal
+
+    shown = plan.table
+    if as_json:
+        rows = shown.to_dict("records")
+        console.as_json({
+            "scenario": plan.base.name, "rows": rows, "replications": plan.replications, "runs": found.runs,
+            "there": found.there, "seconds": None if found.total != found.total else round(found.total, 1),
+        })  # fmt: skip
+        return
+    rows = [[str(title) for title in shown.columns]]
+    rows += [[str(cell) for cell in row] for row in shown.head(SHOWN_POINTS).itertuples(index=False)]
+    lines = terminal.table(rows)
+    if len(shown) > SHOWN_POINTS:
+        lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
+    each = f", {plan.replications:,} replications each" if plan.replications > 1 else ""
+    head = f"{plan.base.name}: {len(shown):,} rows{each}"
+    console.lines([head, "", *lines, "", found.sentence])
+
+
+def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
+    from sim.report import terminal
+
+    titles, rows = outcome.shown()
+    right = set(range(len(outcome.keys) + 2, len(titles)))
+    lines = [outcome.title, "", *terminal.table([titles, *rows], right=right)]
+    if len(outcome) > len(rows):
+        lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR keeps them, --json prints them)")
+    lines += ["", *_best(outcome)]
+    if "response_mean_ci_low" in outcome.table:
+        lines.append("± are 95 % intervals for the expectation of one replication's value")
+    console.lines([*lines, *outcome.remarks])
+
+
+def _best(outcome: Any) -> list[str]:
+    """Which row is best by each metric shown, as lines."""
+    from sim.report import terminal
+    from sim.results.metrics import NO_DIRECTION
+
+    found = []
+    for name in outcome.shown_metrics:
+        if name in NO_DIRECTION or not outcome.table[name].notna().any():
+            continue
+        row = outcome.best(name)
+        which = ", ".join(f"{key}={outcome.points.loc[row['point'], key]}" for key in outcome.keys)
+        where = ", ".join(part for part in (row["policy"], which) if part)
+        found.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
+    return terminal.table(found)
+
+
+def _first_error(outcome: Any) -> str:
+    row = outcome.failed.iloc[0]
+    return f"point {row['point']} ({row['policy']}): {row['error']}"
+
+
+def _common_warnings(outcome: Any) -> list[str]:
+    """How many rows warn of something, and the first of what they say."""
+    warned = outcome.table[outcome.table["warnings"] != ""]
+    if warned.empty:
+        return []
+    row = warned.iloc[0]
+    first = row["warnings"].split("; ")[0]
+    return [f"{len(warned):,} of {len(outcome):,} rows have warnings, such as point {row['point']}: {first}"]

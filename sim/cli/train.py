@@ -1,0 +1,164 @@
+"""`hetsim train`: learn a policy on a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
+
+
+@click.command(short_help="Learn a scheduling policy on a scenario.")
+@SCENARIO
+@click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
+              help="Who learns; ppo needs the extra `learning`.")  # fmt: skip
+@click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
+              help="Decisions to learn from.")  # fmt: skip
+@click.option("--reward", default="slowdown", show_default=True, metavar="NAME",
+              help="What to earn: response, slowdown, goodput, energy, or weights such as "
+              "'{slowdown: 1, energy: 0.001}'.")  # fmt: skip
+@click.option("--window", type=Whole(min=1, max=1000), default=16, show_default=True, metavar="N",
+              help="Waiting tasks that are shown, by arrival.")  # fmt: skip
+@click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",
+              help="Of the agent, such as rate=0.0005 or hidden=[64, 64] (repeatable; docs/learning.md).")  # fmt: skip
+@click.option("--seed", type=Whole(min=0, max=999_999), default=0, show_default=True,
+              help="Of everything random in training.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
+              help="Where the policy goes; its learning curve goes beside it, as .png.  [default: SCENARIO-AGENT.npz]")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--baseline", "baselines", multiple=True, metavar="NAME",
+              help="A policy to compare with (repeatable).  [default: fcfs, random, sjf]")  # fmt: skip
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
+@click.option("--replications", type=Whole(min=1, max=100_000), metavar="N",
+              help="Runs of each in the comparison, instead of the scenario's number.")  # fmt: skip
+@SET
+@JSON
+@QUIET
+@VERBOSITY
+def train(
+    scenario: str,
+    agent: str,
+    steps: int,
+    reward: str,
+    window: int,
+    settings: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    force: bool,
+    baselines: tuple[str, ...],
+    metrics: tuple[str, ...],
+    replications: int | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Learn which waiting task goes on which type of device, and compare what was learned with other policies.
+
+    For scenarios whose tasks wait for a scheduler. Admission is not trained here: hetsim/Admission-v0 is a Gymnasium
+    environment for agents of your own.
+
+    It learns from loads of its own and is compared on the scenario's seed, which it has not met.  A scenario runs the
+    file under policy: {scheduler: {name: learned, path: FILE.npz}}.
+    """
+    from sim.experiment.directory import comparison_json, folder_name
+    from sim.experiment.training import BASELINES, make_agent
+    from sim.experiment.training import train as learn
+    from sim.scenario.scenario import load
+
+    chosen = _settings(settings)
+    make_agent(agent, chosen)  # what is missing is said before anything is read or run
+    loaded = load(scenario, overrides)
+    for name in metrics:
+        _check_metric(name)
+    file = out if out is not None else Path(f"{folder_name(loaded.name)}-{agent}.npz")
+    if file.suffix != ".npz":
+        raise click.UsageError(f"--out {file}: the policy is a file NAME.npz, and its learning curve NAME.png")
+    picture = file.with_suffix(".png")
+    for target in (file, picture):
+        _check_target(target, force)
+    with console.progress(quiet) as bar:
+        found = learn(
+            loaded, agent, steps, seed=seed, window=window, reward=_reward(reward), baselines=baselines or BASELINES,
+            settings=chosen, metrics=metrics, replications=replications, out=file, progress=bar,
+        )  # fmt: skip
+    assert found.comparison is not None
+    _draw(found, picture)
+    if as_json:
+        console.as_json({
+            "policy": str(file), "training": found.policy.training, "curve": found.curve.to_dict("list"),
+            "validation": found.beside, **comparison_json(found.comparison, found.runs),
+        })  # fmt: skip
+    else:
+        _show(found)
+    from sim.report.overview import comparison_remarks
+
+    console.warnings(comparison_remarks(found.runs), quiet)
+    console.note(f"policy: {file}, learning curve: {picture}", quiet)
+
+
+def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    """`key=value`, the value as in YAML."""
+    from sim.errors import ScenarioError
+    from sim.scenario.document import parse_value
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise click.UsageError(f'--setting needs key=value, such as rate=0.0005, not "{text}"')
+        try:
+            found[key.strip()] = parse_value(value)
+        except ScenarioError as error:
+            raise click.UsageError(f"--setting {text} {error.problems[0].message}") from None
+    return found
+
+
+def _reward(text: str) -> Any:
+    """A name, or a mapping in YAML."""
+    if not text.lstrip().startswith("{"):
+        return text
+    from sim.errors import ScenarioError
+    from sim.scenario.document import parse_value
+
+    try:
+        return parse_value(text)
+    except ScenarioError as error:
+        raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
+
+
+def _check_metric(name: str) -> None:
+    from sim.results.metrics import metric
+
+    metric(name)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Said before an hour of training rather than after it."""
+    from sim.experiment.training import check_writable
+
+    if target.exists() and not force:
+        raise click.UsageError(f"{target} exists; --force replaces it")
+    check_writable(target)
+
+
+def _draw(found: Any, picture: Path) -> None:
+    """The learning curve, whole or not at all."""
+    temporary = picture.with_name(f".{picture.name}")
+    try:
+        found.plot().savefig(temporary, format="png")
+        temporary.replace(picture)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _show(found: Any) -> None:
+    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
+
+    about = found.policy.training
+    said = f"{found.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
+    lines = [comparison_headline(found.runs), "", *comparison_lines(found.comparison), *common_remarks(found.runs)]
+    console.lines([said, *lines])

@@ -1,0 +1,100 @@
+"""`hetsim tune`: the best parameters of a policy in a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
+from sim.cli.sweep import WORKING
+
+
+@click.command(short_help="Find the best parameters of a policy.")
+@SCENARIO
+@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or fcfs+codel.")
+@click.option("--over", multiple=True, required=True, metavar="PARAMETER=VALUES",
+              help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).")
+@click.option("--metric", default="response_mean", show_default=True, metavar="NAME", help="By which.")
+@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
+              help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]")
+@click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Settings drawn.  [default: 27]")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
+@click.option("--first", type=Whole(min=2, max=100_000), default=3, show_default=True, metavar="N",
+              help="Replications of every setting before any leaves.")
+@click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
+              help="Replications for the winner's interval, none of them used for the choice.")
+@click.option("--fresh", is_flag=True, help="Make every run again, also what --cache has.")
+@WORKING
+@SET
+@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
+@click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower).")
+@JSON
+@QUIET
+@VERBOSITY
+def tune(
+    scenario: str,
+    policy: str | None,
+    over: tuple[str, ...],
+    metric: str,
+    sample: str | None,
+    n: int | None,
+    sample_seed: int,
+    first: int,
+    final: int,
+    fresh: bool,
+    workers: int | None,
+    dask: str | None,
+    cache: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    check: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
+
+    All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
+    beside that of the present setting.
+    """
+    from sim.cli.sweep import over_given
+    from sim.errors import UsageError
+    from sim.experiment.sweep import cores
+    from sim.experiment.tune import tune as search
+
+    if dask is not None and workers is not None:
+        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
+    number = 1 if dask is not None else workers or cores()
+    try:
+        with console.progress(quiet) as bar:
+            found = search(
+                scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample,
+                sample_seed=sample_seed, first=first, final=final, seed=seed, check=check, overrides=overrides,
+                cache=cache, fresh=fresh, workers=number, dask=dask, progress=bar,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = f"the runs that ended are in {cache}; the same command goes on from there"
+        console.note(kept if cache is not None else "nothing was kept; with --cache DIR it can be resumed", quiet)
+        raise
+    if as_json:
+        console.as_json(found.to_json())
+        return
+    _show(found)
+
+
+def _show(found: object) -> None:
+    from sim.report import terminal
+    from sim.results.tuning import Tuning
+    from sim.scenario.document import dump
+
+    assert isinstance(found, Tuning)
+    shown = found.shown()
+    rows = [[str(title) for title in shown.columns]]
+    rows += [[str(cell) for cell in row] for row in shown.itertuples(index=False)]
+    lines = terminal.table(rows, right=range(len(rows[0]) - 1, len(rows[0])))
+    if len(found.settings) > len(shown):
+        lines.append(f"... {len(found.settings) - len(shown):,} more settings, which left earlier")
+    said = [line for text in found.sentences for line in terminal.wrapped(text, indent=2)]
+    console.lines([*lines, "", *said, "", *dump({"policy": dict(found.policy)}).splitlines()])

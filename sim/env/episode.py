@@ -1,0 +1,205 @@
+"""One run, step by step: the engine stops where there is something to decide.
+
+Nothing here needs Gymnasium: the agents in numpy train on `Episodes` directly, and the environments wrap it.
+Like `Simulation.run` an episode calls nothing of the engine but `advance` and `apply`, so that a policy in an episode
+and the same policy in a run leave the same tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.engine.simulation import Simulation
+from sim.env.rewards import Reward, RewardLike, check_reward, make_reward
+from sim.errors import Problem, ScenarioError, UsageError
+from sim.model.record import Record, RunInput
+from sim.model.tasks import Task
+from sim.policy.window import MOST_WINDOW, SHORTEST, Layout, Window
+
+if TYPE_CHECKING:
+    from sim.results.result import Result
+    from sim.scenario.scenario import Scenario
+
+WINDOW = 16
+
+
+class Watched(Window):
+    """The window of an episode, which also tells the reward what happens."""
+
+    reward: Reward
+
+    def ready(self, task: Task) -> None:
+        self.reward.arrived(task)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        self.reward.completed(task)
+        super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        self.reward.left(task)
+        super().gone(task)
+
+
+class Episodes:
+    """Runs of a scenario as episodes of a Markov decision process.
+
+    `reset(seed, replication)` begins the run that `sim.run(scenario, seed=seed)` makes under the scenario's own
+    policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.
+    An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
+    ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
+    starts, by its estimate, and the time at best not at all.  So an action is paid for at once, and a discount does not
+    make it look cheaper to start late; the order of policies is that of the plain reward.
+    """
+
+    watched: Window
+    """What is seen of the run that is under way."""
+    asks_scheduler = False
+    """Does the scenario's own scheduler decide anything?"""
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "slowdown",
+        scale: float | None = None,
+        ahead: bool = False,
+    ):
+        from sim.scenario.scenario import load
+
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MOST_WINDOW:
+            raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MOST_WINDOW:,}, not {window!r}")
+        number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
+        if scale is not None and not (number and SHORTEST <= scale < math.inf):
+            raise UsageError(f"scale is the seconds of a typical task, a number above 0, not {scale!r}")
+        self.parts = check_reward(reward)
+        self.scenario = load(scenario)
+        if not self.asks_scheduler:
+            self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
+        self.window, self.ahead = int(window), ahead
+        first = self.build(self.scenario.model.seed, 0)
+        self.layout = Layout.of(first.cluster, self.window)
+        self.scale = typical_time(first) if scale is None else float(scale)
+        self.simulation: Simulation | None = None
+        self.record: Record | None = None
+
+    def build(self, seed: int, replication: int) -> RunInput:
+        """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
+        run = self.scenario.build(seed, replication)
+        if run.services or run.language:
+            text = "requests of services wait in queues of their own; an environment needs tasks without a `service`"
+            raise ScenarioError(Problem(text, key="workload"))
+        return run
+
+    def reset(self, seed: int, replication: int = 0) -> np.ndarray:
+        """Begin a run and go to its first decision; the observation."""
+        run = self.build(seed, replication)
+        self.seed, self.replication, self.record = seed, replication, None
+        told = self._take_over(run)
+        self.simulation = Simulation(run)
+        self.reward = told.reward = make_reward(self.simulation, self.parts)
+        self.terminated = self.truncated = self._in_round = False
+        self._go()
+        return self.observation
+
+    def _take_over(self, run: RunInput) -> Any:
+        """Put the window in the scheduler's place; what tells the reward of events."""
+        watched = Watched(self.window, self.scale)
+        run.scheduler = self.watched = watched
+        return watched
+
+    @property
+    def actions(self) -> int:
+        """How many actions there are."""
+        return self.layout.actions
+
+    @property
+    def now(self) -> float:
+        """Simulated time; of a run that is over, its end."""
+        if self.record is not None:
+            return self.record.end
+        return 0.0 if self.simulation is None else self.simulation.view.now
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
+
+    def step(self, action: int) -> float:
+        """Carry out one action and go to the next decision, or to the end; the reward of the way there."""
+        if self.simulation is None or self.over:
+            raise UsageError("no episode is under way: reset() begins one")
+        if not 0 <= action < self.actions:
+            raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
+        self._take(self.simulation, action)
+        self._go()
+        return self.reward.take(self.now)
+
+    def _take(self, simulation: Simulation, action: int) -> None:
+        decision = self.watched.decision(self.legal(action))
+        if decision is None:
+            self._in_round = False
+            return
+        task = decision.tasks
+        assert isinstance(task, Task)
+        least = task.shortest_remaining
+        simulation.apply(decision)
+        if self.ahead:
+            self.reward.started(task, self.watched.expected_end(task), least)
+
+    def legal(self, action: int) -> int:
+        """The action that is taken for this one."""
+        if self.mask[action]:
+            return int(action)
+        return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
+
+    def _go(self) -> None:
+        """On to the next instant at which something could be placed."""
+        simulation = self.simulation
+        assert simulation is not None
+        while True:
+            if not self._in_round and not simulation.advance():
+                self._end()
+                return
+            self._in_round = self.watched.anything()
+            if self._in_round:
+                self._look()
+                return
+
+    def _end(self) -> None:
+        simulation = self.simulation
+        assert simulation is not None
+        self.record = simulation.finish()
+        open_ends = simulation.ended < len(simulation.tasks) and self.record.end >= simulation.input.horizon
+        self.truncated, self.terminated = open_ends, not open_ends
+        self._look()
+
+    def _look(self) -> None:
+        self.observation, self.mask = self.watched.observe()
+
+    @property
+    def result(self) -> Result:
+        """The tables of the run that is over."""
+        from sim.results.result import Result
+
+        if self.record is None:
+            raise UsageError("the run is not over: there are no tables yet")
+        return Result(
+            self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
+            scenario=self.scenario.to_yaml(absolute_paths=True),
+        )  # fmt: skip
+
+
+def typical_time(run: RunInput) -> float:
+    """The mean estimated time of the tasks of a run, each in its fastest mode, in seconds."""
+    tasks = run.tasks
+    fixed = np.full((len(tasks.shapes), tasks.estimate.shape[1]), math.inf)
+    for number, shape in enumerate(tasks.shapes):
+        fixed[number, : len(shape.modes)] = [mode.fixed for mode in shape.modes]
+    times = (tasks.estimate + fixed[tasks.shape]).min(axis=1)
+    times = times[np.isfinite(times) & (times > 0)]
+    return float(times.mean()) if len(times) else 1.0

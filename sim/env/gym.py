@@ -1,0 +1,109 @@
+"""The Gymnasium face of episodes.  Only this file imports Gymnasium (extra `learning`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sim.env.admission import Admissions
+from sim.env.episode import WINDOW, Episodes
+from sim.env.rewards import RewardLike
+from sim.errors import UsageError
+from sim.policy.window import LIMIT
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Scenario
+
+
+class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
+    """Place one of the first `window` waiting tasks on a type of device, or wait (`hetsim/Scheduling-v0`).
+
+    scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
+        admission policy is.
+    window: waiting tasks shown, by arrival.
+    reward: response, slowdown, goodput or energy (`sim.env.rewards`), or a mapping of such names to weights.
+    scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
+
+    `reset(seed=s)` begins the run that `sim.run(scenario, seed=s)` would be, and the resets after it its further
+    replications; `options={"replication": r}` names one.  Without any seed it is the scenario's own.
+    `action_masks()`, and `info["action_mask"]`, say which actions are possible; another one waits, or where that is
+    not possible takes the first that is.  An episode is terminated when every task has ended, and truncated when the
+    scenario's horizon comes before that.  After it `result` has the tables.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "slowdown",
+        scale: float | None = None,
+        render_mode: str | None = None,
+    ):
+        self.render_mode = render_mode
+        self._begin(Episodes(scenario, window, reward, scale))
+
+    def _begin(self, episodes: Episodes) -> None:
+        self.episodes = episodes
+        self.observation_space = spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
+        self.action_space = spaces.Discrete(episodes.actions)
+        self._load_seed: int = episodes.scenario.model.seed
+        self._replication = -1
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a run; the first observation, and the info with its mask."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._load_seed, self._replication = seed, -1
+        replication = (options or {}).get("replication", self._replication + 1)
+        if isinstance(replication, bool) or not isinstance(replication, int | np.integer) or replication < 0:
+            raise UsageError(f"replication is a whole number from 0, not {replication!r}")
+        self._replication = int(replication)
+        observation = self.episodes.reset(self._load_seed, self._replication)
+        return observation, self._info()
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Carry out an action."""
+        episodes = self.episodes
+        reward = episodes.step(int(action))
+        return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
+
+    def action_masks(self) -> np.ndarray:
+        """Which actions are possible now."""
+        return self.episodes.mask
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.episodes.mask, "now": self.episodes.now}
+
+    @property
+    def result(self) -> Any:
+        """The tables of the run, once the episode is over."""
+        return self.episodes.result
+
+
+class AdmissionEnv(SchedulingEnv):
+    """Accept (1) or reject (0) each task as it becomes ready, before the scenario's scheduler (`hetsim/Admission-v0`).
+
+    The parameters are those of `hetsim/Scheduling-v0`; the reward is `goodput` unless another is named.  The scenario's
+    own admission policy is not asked.  The observation is that of scheduling with the task in question shown first
+    and the others that wait behind it.
+    """
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "goodput",
+        scale: float | None = None,
+        render_mode: str | None = None,
+    ):
+        self.render_mode = render_mode
+        self._begin(Admissions(scenario, window, reward, scale))

@@ -1,0 +1,208 @@
+"""What a step of an environment is worth: rewards by name, whose sum over a run is a figure of its tables.
+
+response    minus the seconds that tasks spend in the system: the sum is minus the total response
+slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
+goodput     one for each task that completes by its deadline, or has none
+energy      minus the joules: idle power of all devices, and (busy - idle) of those that computed, at full speed,
+            counted when a task ends
+
+A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UnknownName, UsageError
+from sim.model.tasks import Task
+
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
+
+RewardLike = str | Mapping[str, float]
+
+
+class Reward:
+    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last."""
+
+    def __init__(self, simulation: Simulation):
+        self.simulation = simulation
+
+    def arrived(self, task: Task) -> None:
+        """A task is in the system."""
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        """A task starts, should end then, and would have taken `least` at best; told only where rewards are wanted
+        ahead."""
+
+    def completed(self, task: Task) -> None:
+        """A task has ended well."""
+
+    def left(self, task: Task) -> None:
+        """A task has ended otherwise."""
+
+    def take(self, now: float) -> float:
+        """The reward since the last call."""
+        raise NotImplementedError
+
+
+class _InSystem(Reward):
+    """Minus the integral of a weight over the tasks in the system."""
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        self.weight = self.earned = self.since = 0.0
+        self.present: dict[int, float] = {}
+        self.ahead: dict[int, float] = {}
+        """Tasks paid for until their expected end, and when that is."""
+
+    def of(self, task: Task) -> float:
+        """The weight of a task."""
+        raise NotImplementedError
+
+    def arrived(self, task: Task) -> None:
+        row = task.index
+        if row not in self.present:
+            self._settle(self.simulation.view.now)
+            self.present[row] = weight = self.of(task)
+            self.weight += weight
+            # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then.
+            self.earned -= weight * (self.since - self.ahead.pop(row, min(task.arrival, self.since)))
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self.earned -= self.present.get(task.index, 0.0) * (end - self.simulation.view.now - least)
+        self.left(task)
+        self.ahead[task.index] = end
+
+    def completed(self, task: Task) -> None:
+        self.left(task)
+
+    def left(self, task: Task) -> None:
+        self.ahead.pop(task.index, None)
+        weight = self.present.pop(task.index, None)
+        if weight is not None:
+            self._settle(self.simulation.view.now)
+            self.weight -= weight
+            if not self.present:
+                self.weight = 0.0  # and no rounding error that adds up
+
+    def _settle(self, now: float) -> None:
+        self.earned -= self.weight * (now - self.since)
+        self.since = now
+
+    def take(self, now: float) -> float:
+        self._settle(now)
+        earned, self.earned = self.earned, 0.0
+        return earned
+
+
+class Response(_InSystem):
+    """Minus the seconds in the system."""
+
+    def of(self, task: Task) -> float:
+        return 1.0
+
+
+class Slowdown(_InSystem):
+    """Minus the seconds in the system, in units of each task's own T*."""
+
+    def __init__(self, simulation: Simulation):
+        from sim.results.modes import ModeTable, exclusive_time
+
+        super().__init__(simulation)
+        table = ModeTable(simulation.tasks, simulation.input.cluster)
+        self.alone = exclusive_time(table).tolist()
+
+    def of(self, task: Task) -> float:
+        alone = self.alone[task.index]
+        return 1.0 / alone if 0.0 < alone < math.inf else 0.0
+
+
+class Goodput(Reward):
+    """One for each task that completes in time."""
+
+    met = 0
+
+    def completed(self, task: Task) -> None:
+        self.met += self.simulation.view.now <= task.deadline
+
+    def take(self, now: float) -> float:
+        met, self.met = self.met, 0
+        return float(met)
+
+
+class Energy(Reward):
+    """Minus the joules."""
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        cluster = simulation.input.cluster
+        self.idle = math.fsum(kind.power.idle * cluster.count(name) for name, kind in cluster.types.items())
+        self.since = self.spent = 0.0
+        self._power: dict[int, float] = {}
+
+    def completed(self, task: Task) -> None:
+        simulation = self.simulation
+        mode = task.modes[simulation.recorder.mode[task.index]]
+        power = mode.type.power
+        self.spent += (power.busy - power.idle) * simulation.view.attained(task)
+
+    def take(self, now: float) -> float:
+        spent = self.spent + self.idle * (now - self.since)
+        self.since, self.spent = now, 0.0
+        return -spent
+
+
+class Weighted(Reward):
+    """A weighted sum of others."""
+
+    def __init__(self, simulation: Simulation, parts: Mapping[str, float]):
+        super().__init__(simulation)
+        self.parts = [(weight, REWARDS[name](simulation)) for name, weight in parts.items()]
+
+    def arrived(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.arrived(task)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        for _, part in self.parts:
+            part.started(task, end, least)
+
+    def completed(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.completed(task)
+
+    def left(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.left(task)
+
+    def take(self, now: float) -> float:
+        return sum(weight * part.take(now) for weight, part in self.parts)
+
+
+REWARDS: dict[str, type[Reward]] = {
+    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy,
+}  # fmt: skip
+
+
+def check_reward(reward: RewardLike) -> dict[str, float]:
+    """Names and weights; UnknownName or UsageError otherwise."""
+    parts = {reward: 1.0} if isinstance(reward, str) else reward
+    if not isinstance(parts, Mapping) or not parts:
+        raise UsageError(f"a reward is a name ({', '.join(REWARDS)}) or a mapping of names to weights, not {reward!r}")
+    for name, weight in parts.items():
+        if name not in REWARDS:
+            raise UnknownName("reward", str(name), REWARDS, f"; the rewards are {', '.join(REWARDS)}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
+    return {name: float(weight) for name, weight in parts.items()}
+
+
+def make_reward(simulation: Simulation, parts: Mapping[str, Any]) -> Reward:
+    """The reward of one run, from what `check_reward` gave."""
+    [*weights] = parts.values()
+    if weights == [1.0]:
+        return REWARDS[next(iter(parts))](simulation)
+    return Weighted(simulation, parts)

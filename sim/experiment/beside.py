@@ -1,0 +1,71 @@
+"""A prediction beside the simulation: the scenario's own replications, and which intervals cover the exact values."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim.errors import UsageError
+from sim.experiment.facts import Row
+
+if TYPE_CHECKING:
+    from sim.results.statistics import Interval
+    from sim.scenario.scenario import Scenario
+
+LEAST = 10
+"""Replications where the scenario has fewer than two."""
+
+
+class Beside(NamedTuple):
+    """A predicted figure beside the interval of the simulation."""
+
+    row: Row
+    interval: Interval
+
+    @property
+    def covered(self) -> bool:
+        value, interval = self.row.value, self.interval
+        # Where nothing is random (nobody ever waits) the interval is a point, and only rounding is left.
+        return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
+
+
+def simulate(
+    scenario: Scenario, rows: list[Row], *, confidence: float = 0.95, replications: int | None = None, **running: Any
+) -> list[Beside]:
+    """The scenario's own replications, ten if it has none, and their intervals for the predicted figures."""
+    from sim.experiment.run import run
+    from sim.results.replications import Replications
+    from sim.results.statistics import student_interval
+
+    given = scenario.model.replications
+    if replications is None and isinstance(given, int) and given < 2:
+        replications = LEAST
+    metrics = [row.metric for row in rows if row.metric != "loss"]
+    by_class = any(row.class_ for row in rows)
+    if by_class:
+        running["workers"] = 1  # the runs themselves are kept
+    runs = run(scenario, replications=replications, metrics=metrics, keep=by_class, **running)
+    if not isinstance(runs, Replications):
+        raise UsageError("an interval needs at least two replications; ask for more (--replications 10)")
+    tables = [one.by("class", list(dict.fromkeys(metrics_of_tasks(rows)))) for one in runs] if by_class else []
+    found = []
+    for row in rows:
+        if row.class_ and row.metric == "loss":
+            values = [float(((table["rejected"] + table["expired"]) / table["tasks"])[row.class_]) for table in tables]
+            interval = student_interval(values, confidence, row.metric)
+        elif row.class_:
+            values = [float(table[row.metric][row.class_]) for table in tables]
+            interval = student_interval(values, confidence, row.metric)
+        elif row.metric == "loss":
+            lost = (runs.column("rejected") + runs.column("expired")) / runs.column("tasks")
+            interval = student_interval(lost.to_numpy(), confidence, row.metric)
+        else:
+            interval = runs.interval(row.metric, confidence)
+        found.append(Beside(row, interval))
+    return found
+
+
+def metrics_of_tasks(rows: list[Row]) -> list[str]:
+    """Those that are wanted of each class."""
+    named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
+    return [*named, "rejected", "expired", "tasks"]

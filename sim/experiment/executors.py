@@ -1,0 +1,223 @@
+"""Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
+
+Everything is written against `concurrent.futures.Executor`.  A `Crew` is one, with what an executor does not say: how
+many jobs keep it busy, what to do when a worker has died, and how to let go of it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from typing import Any
+
+from sim.errors import RunError, UsageError
+
+GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
+
+PATIENCE = 60.0
+"""Seconds until a worker of a cluster must have answered."""
+
+ROSTER = 5.0
+"""Seconds after which the workers of a cluster are counted again: some may have joined or left."""
+
+
+def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
+    """Processes of this machine.  Spawned, not forked: the same on every platform, and no thread of ours is copied in
+    the middle of its work."""
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=initializer, initargs=arguments)
+
+
+def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
+    """Let go of a pool; `at_once` does not wait for the runs under way."""
+    if at_once:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)
+
+
+def ignore_interrupts() -> None:
+    """In a worker process: an interrupt is for the process that started us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, and processes started now never see it.
+
+    One that is still importing would answer it with a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def packed(setup: Any) -> bytes:
+    """Pickled here, so that what cannot be sent is said in a sentence."""
+    import pickle
+
+    try:
+        return pickle.dumps(setup)
+    except (pickle.PicklingError, AttributeError, TypeError) as problem:
+        raise UsageError(
+            f"this cannot be sent to worker processes ({problem}); put your policy into a module, or use one worker"
+        ) from None
+
+
+def start_error(error: RuntimeError) -> Exception:
+    """What a RuntimeError of starting processes means."""
+    if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
+        return UsageError(GUARD)
+    return error
+
+
+class Crew:
+    """An executor that somebody else made, and keeps."""
+
+    elsewhere = True
+    """Its workers may have other code or libraries than this process."""
+
+    def __init__(self, executor: Executor, workers: int):
+        self.executor, self.workers = executor, workers
+
+    @property
+    def room(self) -> int:
+        """Jobs under way that leave no worker without its next."""
+        return self.workers + 2
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        return self.executor.submit(function, *arguments)
+
+    def renew(self) -> None:
+        """After a worker died and took the executor with it."""
+        raise RunError("the executor is broken: a worker of it died")
+
+    def close(self, *, at_once: bool) -> None:
+        """All is done, or (`at_once`) nothing more is wanted."""
+
+
+class Processes(Crew):
+    """Worker processes of this machine; when one dies, all are started anew."""
+
+    elsewhere = False
+
+    def __init__(self, workers: int):
+        super().__init__(process_pool(workers, ignore_interrupts), workers)
+        self._greeting: Future | None = None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        try:
+            with interrupts_held():
+                if self._greeting is None:
+                    self._greeting = self.executor.submit(_nothing)
+                return self.executor.submit(function, *arguments)
+        except RuntimeError as error:
+            if isinstance(error, BrokenExecutor):
+                raise
+            raise start_error(error) from None
+
+    def renew(self) -> None:
+        greeting, self._greeting = self._greeting, None
+        if greeting is None or not greeting.done() or greeting.exception() is not None:
+            raise RunError(f"no worker process could be started. {GUARD}")
+        close_pool(self._pool, at_once=True)
+        self.executor = process_pool(self.workers, ignore_interrupts)
+
+    @property
+    def _pool(self) -> ProcessPoolExecutor:
+        assert isinstance(self.executor, ProcessPoolExecutor)
+        return self.executor
+
+    def close(self, *, at_once: bool) -> None:
+        close_pool(self._pool, at_once=at_once)
+
+
+def _nothing() -> None:
+    """The first job: a worker that cannot even do this will never do another."""
+
+
+class DaskCluster(Crew):
+    """The workers of a Dask cluster; those that die are its own affair: it gives their jobs to others."""
+
+    def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
+        """`greet` is called on a worker first, and must return `expected`."""
+        self.address = address
+        self.client = _client(address)
+        try:
+            super().__init__(self.client.get_executor(pure=False), 1)
+            self._counted = -ROSTER
+            self._greet(greet, expected)
+        except BaseException:
+            self.client.close()
+            raise
+
+    def _greet(self, greet: Callable[[], Any], expected: Any) -> None:
+        try:
+            found = self.executor.submit(greet).result(PATIENCE)
+        except TimeoutError:
+            raise UsageError(
+                f"the Dask scheduler at {self.address} has no worker that answers within {PATIENCE:g} s; start some: "
+                f"dask worker {self.address} --nthreads 1"
+            ) from None
+        except Exception as error:
+            raise UsageError(
+                f"the workers at {self.address} cannot run hetsim ({type(error).__name__}: {error}); "
+                "install it there as it is here"
+            ) from None
+        if found != expected:
+            raise UsageError(f"the workers at {self.address} are not like this machine: {differences(expected, found)}")
+
+    @property
+    def room(self) -> int:
+        if time.monotonic() - self._counted > ROSTER:
+            with suppress(Exception):  # a scheduler that is gone is told by its jobs
+                self.workers = max(1, sum(self.client.ncores().values()))
+            self._counted = time.monotonic()
+        return 2 * self.workers + 2
+
+    def renew(self) -> None:
+        raise RunError(f"the connection to the Dask scheduler at {self.address} is lost")
+
+    def close(self, *, at_once: bool) -> None:
+        with suppress(Exception):
+            self.executor.shutdown(wait=False)  # also forgets the jobs under way
+        with suppress(Exception):
+            self.client.close(timeout=2)
+
+
+def _client(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError('a Dask cluster takes Dask: pip install "hetsim[distributed]"') from None
+    if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+/?", address):
+        raise UsageError(f'"{address}" is not the address of a Dask scheduler, such as tcp://HOST:8786')
+    try:
+        return Client(address, timeout="10s", set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"no Dask scheduler answers at {address} ({said}); start one with `dask scheduler`, and give the address "
+            "that it prints"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f'"{address}" is not the address of a Dask scheduler: {error}') from None
+
+
+def differences(expected: dict[str, str], found: dict[str, str]) -> str:
+    """`numpy 2.1.0 there, 2.2.0 here; ...`, so that the same scenario would not give the same figures."""
+    texts = []
+    for name in {**expected, **found}:
+        here, there = expected.get(name, "none"), found.get(name, "none")
+        if here != there:
+            texts.append(f"other {name}" if name == "code" else f"{name} {there} there, {here} here")
+    return "; ".join(texts)

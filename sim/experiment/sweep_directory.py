@@ -1,0 +1,164 @@
+"""The directory of a sweep: what it is, its finished runs, and in the end its tables.
+
+    sweep.json              what is swept: keys, points, policies, replications, versions, a hash a row
+    scenario.yaml           the scenario behind all points
+    runs/ab/abcdef….json    a finished run each (`sim.experiment.cache`), unless another cache was named
+    table.parquet           the tables, once all runs are there
+    replications.parquet
+
+Each file appears whole or not at all, so that a sweep that was killed at any moment goes on where it was.  Nothing in
+it tells when or where it was made: the same sweep gives the same bytes, however often it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+from sim.model.files import TEMPORARY, write_whole
+from sim.model.units import shown
+from sim.results.sweep import EACH, MARK, TABLE
+
+if TYPE_CHECKING:
+    from sim.results.sweep import Sweep
+
+RUNS = "runs"
+_PARTS = {
+    "scenario": "the scenario",
+    "points": "the points",
+    "policies": "the policies",
+    "replications": "the number of replications",
+    "seed": "the seed",
+    "metrics": "the metrics",
+    "versions": "hetsim's code or the versions of its libraries",
+}
+
+
+class Directory:
+    """Where a sweep keeps itself.  Made by `claim`; nobody else can claim it meanwhile."""
+
+    def __init__(self, folder: Path, handle: int | None):
+        self.folder, self._handle = folder, handle
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / RUNS
+
+    def finish(self, sweep: Sweep) -> None:
+        """Write the tables."""
+        # The table last: it says that all is there.
+        write_whole(self.folder / EACH, lambda path: sweep.by_replication.to_parquet(path, index=False))
+        write_whole(self.folder / TABLE, lambda path: sweep.table.to_parquet(path, index=False))
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, fresh: bool) -> str:
+    """`new`, `same`, `extended` (another sweep, some of whose runs fit) or `replaced`.
+
+    UsageError if the directory is not to be used for this sweep, and why; nothing is written.
+    """
+    folder = Path(target)
+    try:
+        there = folder.is_symlink() or folder.exists()
+        names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown(str(target))} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    if there and not folder.is_dir():
+        raise UsageError(f"{folder} exists and is not a folder; it was not touched")
+    if MARK not in names:
+        if any(not name.startswith(TEMPORARY) for name in names):
+            raise UsageError(f"{folder} exists and is not the directory of a sweep; it was not touched")
+        if resume:
+            raise UsageError(f"there is no sweep in {folder} that could be resumed; leave out --resume to begin one")
+        return "new"
+    if fresh:
+        return "replaced"
+    found = _read(folder)
+    other = [text for part, text in _PARTS.items() if found.get(part) != about[part]]
+    if not other and found.get("rows") != about["rows"]:
+        other = ["the contents of files that it names, or the code of a policy"]
+    if not other:
+        return "same"
+    said = f"{folder} holds another sweep (it differs in {_listed(other)})"
+    if not resume:
+        raise UsageError(
+            f"{said}; give another directory, or --fresh to begin anew in this one, or --resume to keep those of its "
+            "runs that fit"
+        )
+    if not set(found.get("rows", ())) & set(about["rows"]):
+        raise UsageError(f"{said}, and none of its runs is one of this; give another directory, or --fresh")
+    return "extended"
+
+
+def _listed(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    except (OSError, ValueError):
+        pass
+    raise UsageError(f"{folder / MARK} cannot be read; give another directory, or --fresh to begin anew in this one")
+
+
+def claim(target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool) -> Directory:
+    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be."""
+    state = check_folder(target, about, resume=resume, fresh=fresh)
+    folder = Path(target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        directory = Directory(folder, _lock(folder))
+        try:
+            for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"{RUNS}/*/{TEMPORARY}*")):
+                left.unlink(missing_ok=True)  # of one that was killed
+            if state in ("replaced", "extended"):
+                for name in (TABLE, EACH):
+                    (folder / name).unlink(missing_ok=True)
+            if state == "replaced" and directory.runs.is_dir():
+                shutil.rmtree(directory.runs)
+            if state != "same":
+                text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+                write_whole(folder / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
+                write_whole(folder / MARK, lambda path: path.write_text(text, encoding="utf-8"))
+        except BaseException:
+            directory.release()
+            raise
+    except OSError as error:
+        raise UsageError(f"{shown(str(target))} cannot be written: {error.strerror or error}") from None
+    return directory
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock that the system takes back when we die; none where there are no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise UsageError(f"another hetsim is at work on the sweep in {folder}") from None
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    return handle
+
+
+def digest(value: Any) -> str:
+    """Of plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

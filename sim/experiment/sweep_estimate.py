@@ -1,0 +1,79 @@
+"""What a sweep would cost: a few of its runs are made, or begun, and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.engine.simulation import Simulation
+from sim.errors import HetsimError
+from sim.experiment.jobs import Case, outcome_of, run_share
+from sim.experiment.sweep_runs import Job, Setup
+from sim.results.wording import seconds
+
+SAMPLES = 3
+LONGEST = 3.0
+"""Seconds that one of them may take; of a longer run the rest is estimated from the share done."""
+START = 1.5
+"""Seconds until worker processes are there."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried."""
+
+    runs: int
+    there: int
+    workers: int
+    spent: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """Seconds in all; NaN if no run could be tried."""
+        if not self.spent:
+            return float("nan")
+        each = sum(self.spent) / len(self.spent)
+        return each * self.runs / self.workers + (START if self.workers > 1 else 0.0)
+
+    @property
+    def sentence(self) -> str:
+        number = f"{self.runs:,} run{'s' if self.runs != 1 else ''} to make"
+        if self.there:
+            number += f", {self.there:,} there already"
+        if not self.runs:
+            return f"{number}."
+        if not self.spent:
+            return f"{number}; those that were tried failed."
+        low, high = min(self.spent), max(self.spent)
+        each = seconds(low) if high < 1.1 * low else f"{seconds(low)} to {seconds(high)}"
+        by = f"{self.workers} workers" if self.workers > 1 else "one worker"
+        tried = f"{len(self.spent)} of them" if len(self.spent) > 1 else "one of them"
+        total = seconds(float(f"{self.total:.2g}"))
+        return f"{number}: about {total} with {by} ({each} a run, from {tried} tried now)."
+
+
+def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int) -> Estimate:
+    """From the first, the middle and the last job."""
+    chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
+    spent = []
+    for number in chosen[:SAMPLES]:
+        try:
+            spent.append(_time(jobs[number], setup))
+        except HetsimError:
+            continue  # it will be a row with its error
+    return Estimate(len(jobs), there, workers, tuple(spent))
+
+
+def _time(job: Job, setup: Setup) -> float:
+    case = Case("", setup.scenario.with_overrides(job.overrides), job.seed)
+    simulation = Simulation(case.scenario.build(job.seed, job.replication), check=setup.check)
+    began = time.perf_counter()
+    while simulation.advance():
+        for decision in simulation.scheduler.schedule(simulation.view):
+            simulation.apply(decision)
+        if (passed := time.perf_counter() - began) > LONGEST:
+            return passed / max(run_share(simulation), 1e-6)
+    began = time.perf_counter()  # short enough to be made in full, tables and metrics too
+    outcome_of(case, job.replication, setup.check, list(setup.metrics), False)
+    return time.perf_counter() - began

@@ -1,0 +1,341 @@
+"""The points of a sweep: a grid, a list, or samples of ranges; each crossed with all policies."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, UsageError, suggestion
+from sim.experiment.policies import PolicyLike, named_policies, named_policy
+from sim.scenario import document as documents
+from sim.scenario import overrides as setting
+from sim.scenario.scenario import Scenario
+from sim.scenario.schema import ScenarioModel
+from sim.scenario.sweep_schema import Range, is_range, quantity, read_range
+
+SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
+
+MOST_ROWS = 100_000
+"""Points × policies of one sweep: more are a mistake, and no table to look at."""
+
+_UNSWEPT = {
+    "replications": "all points have the same number of them: give replications (--replications)",
+    "sweep": "a sweep has no sweeps inside",
+    "name": "it names the scenario and changes nothing",
+    "description": "it describes the scenario and changes nothing",
+}
+
+Axis = list[Any] | Range
+Points = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point under a policy: `values` as written, by key; `overrides` make its scenario of the sweep's."""
+
+    point: int
+    values: dict[str, Any]
+    policy: str | None
+    overrides: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """`point 3 (cluster.nodes.0.count=8, sjf)`: how messages name it."""
+        parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
+        return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
+
+
+def shown_value(value: Any) -> Any:
+    """A value for tables and messages: of a mapping or a list its short text."""
+    if isinstance(value, Mapping) and ("name" in value or "scheduler" in value):
+        return named_policy(value)[0]
+    if isinstance(value, Mapping | list | tuple):
+        return " ".join(documents.dump(documents.from_mapping(value).data).split())
+    return value
+
+
+# What is swept ----------------------------------------------------------------------------------------------------
+
+
+def parse_over(text: str) -> tuple[str, Any]:
+    """`key=a,b,c`, `key=[a, b]` or `key=1..8 log` as (key, list or range); UsageError if it is none of these."""
+    key, sign, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not sign or not all(part.strip() for part in key.split(".")):
+        raise UsageError(f'--over needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "{text}"')
+    if not value:
+        raise UsageError(f"--over {text}: no values to try")
+    try:
+        whole = documents.parse_value(value)
+    except ScenarioError:
+        whole = None  # `[0, 1], [2, 3]`, for instance
+    if isinstance(whole, list) or is_range(whole):
+        return key, whole
+    try:
+        return key, documents.parse_value(f"[{value}]")
+    except ScenarioError as error:
+        raise UsageError(f"--over {text}: the values {error.problems[0].message}") from None
+
+
+def read_points(path: str | Path) -> list[dict[str, Any]]:
+    """Points from a CSV file: the header has the keys, each row a value for every one, written as in a scenario."""
+    found: list[dict[str, Any]] = []
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream, strict=True)
+            header = next(reader, [])
+            if not header or not all(name.strip() for name in header):
+                raise UsageError(f"{path}: the first line must name the keys, one a column")
+            if len(set(header)) < len(header):
+                raise UsageError(f"{path}: a key is named twice in the first line")
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
+                values = zip(header, row, strict=True)
+                found.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
+                if len(found) > MOST_ROWS:
+                    raise UsageError(f"{path}: more than {MOST_ROWS:,} points, the most that a sweep takes")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text") from None
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {error}") from None
+    except ScenarioError as error:
+        raise UsageError(f"{path}:{reader.line_num}: a value {error.problems[0].message}") from None
+    return found
+
+
+def rows(
+    base: Scenario,
+    *,
+    over: Mapping[str, Any] | None = None,
+    points: Points | None = None,
+    policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
+    sample: str = "grid",
+    n: int | None = None,
+    sample_seed: int = 0,
+) -> tuple[list[str], list[Row]]:
+    """The keys that are swept besides `policy`, and a row for every point and policy, in order.
+
+    Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
+    """
+    if points is not None:
+        if over or sample != "grid" or n is not None:
+            raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
+        keys, found = _listed(points)
+        if "policy" in keys:
+            if policies is not None:
+                raise UsageError("policies are given twice: in the points, and by themselves")
+            return _with_own_policies(base, keys, found)
+    else:
+        axes = dict(base.raw.get("sweep") or {}) if over is None else dict(over)
+        own = axes.pop("policy", None)
+        if own is not None and policies is None:
+            if is_range(own) or not isinstance(own, list | tuple | dict):
+                raise UsageError("policy: expected a list of policies")
+            policies = own
+        elif own is not None and over is not None:
+            raise UsageError("policies are given twice: as the key policy, and by themselves")
+        if not axes and policies is None:
+            raise UsageError(
+                "nothing to sweep: the scenario has no `sweep:`; name keys and values "
+                "(--over cluster.nodes.0.count=8,16,32), points or policies"
+            )
+        keys = list(axes)
+        found = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
+    _check_keys(base, keys)
+    labelled: dict[str | None, Any] = {None: None}
+    if policies is not None:
+        labelled = dict(named_policies(policies).items())
+        if not labelled:
+            raise UsageError("no policies to sweep over")
+    _check_count(len(found) * len(labelled))
+    return keys, [
+        Row(number, values, label, {**({} if label is None else {"policy": policy}), **values})
+        for number, values in enumerate(found)
+        for label, policy in labelled.items()
+    ]
+
+
+def _with_own_policies(
+    base: Scenario, keys: list[str], found: list[dict[str, Any]]
+) -> tuple[list[str], list[Row]]:
+    """Points that name their policy; those equal but for it are one point."""
+    keys = [key for key in keys if key != "policy"]
+    _check_keys(base, keys)
+    numbers: dict[str, int] = {}
+    made = []
+    for values in found:
+        label, policy = named_policy(values.pop("policy"))
+        number = numbers.setdefault(repr(values), len(numbers))
+        made.append(Row(number, values, label, {"policy": policy, **values}))
+    return keys, made
+
+
+def is_sampled(over: Mapping[str, Any]) -> bool:
+    """Is there a range without steps, of which no grid can be made?"""
+    axes = [_axis(key, value) for key, value in over.items()]
+    return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
+
+
+def _axis(key: str, value: Any) -> Axis:
+    try:
+        if isinstance(value, Range):
+            return value
+        if is_range(value):
+            return read_range(value)
+    except ValueError as error:
+        raise UsageError(f"{key}: {error}") from None
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise UsageError(f"{key}: expected a list of values, or a range such as 1..8, not {shown_value(value)!r}")
+    values = list(documents.from_mapping(list(value)).data)
+    if not values:
+        raise UsageError(f"{key}: no values to try")
+    return values
+
+
+def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
+    found = []
+    for number, point in enumerate(points):
+        if not isinstance(point, Mapping) or not point:
+            raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
+        found.append(documents.from_mapping(dict(point)).data)
+        missing = sorted(set(found[0]) ^ set(found[-1]))
+        if missing:
+            raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
+        _check_count(len(found))
+    if not found:
+        raise UsageError("there are no points")
+    keys = list(found[0])
+    return keys, [{key: point[key] for key in keys} for point in found]
+
+
+def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> list[dict[str, Any]]:
+    """Points of a grid, or samples."""
+    if sample not in SAMPLES:
+        raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
+    if sample == "grid":
+        if n is not None:
+            raise UsageError("a grid has as many points as its values make; n (--n) is for samples")
+        lists = {key: _steps(key, axis) for key, axis in axes.items()}
+        _check_count(math.prod(len(values) for values in lists.values()))
+        return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+    if n is None or n < 1:
+        raise UsageError("a sample needs the number of its points: n (--n), at least 1")
+    if not axes:
+        raise UsageError("a sample needs keys to draw: over (--over)")
+    _check_count(n)
+    shares = _shares(sample, n, len(axes), seed)
+    return [
+        {key: _at(axis, float(share)) for (key, axis), share in zip(axes.items(), row, strict=True)} for row in shares
+    ]
+
+
+def _steps(key: str, axis: Axis) -> list[Any]:
+    if not isinstance(axis, Range):
+        return axis
+    if axis.steps is None:
+        raise UsageError(f"{key}: in a grid a range needs a number of steps (1..8 integer 4), or give the values")
+    return axis.grid()
+
+
+def _at(axis: Axis, share: float) -> Any:
+    return axis.at(share) if isinstance(axis, Range) else axis[min(int(share * len(axis)), len(axis) - 1)]
+
+
+def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
+    """n points of the unit cube."""
+    random = np.random.default_rng(np.random.SeedSequence(seed))
+    if sample == "random":
+        return random.random((n, dimensions))
+    from scipy.stats import qmc
+
+    if sample == "latin_hypercube":
+        return qmc.LatinHypercube(dimensions, seed=random).random(n)
+    # Of the next power of two, for which the sequence is balanced (and scipy says nothing): its beginning.
+    return qmc.Sobol(dimensions, seed=random).random_base2(max(0, math.ceil(math.log2(n))))[:n]
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_ROWS:
+        raise UsageError(
+            f"the sweep has {count:,} points (with policies), more than the {MOST_ROWS:,} that one takes: give fewer "
+            "values, or a sample (--sample sobol --n 500)"
+        )
+
+
+def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
+    problems: list[Problem | str] = []
+    for key in keys:
+        top = key.partition(".")[0]
+        try:
+            if key in _UNSWEPT:
+                raise LookupError(f"cannot be swept: {_UNSWEPT[key]}")
+            setting.check_path(base.raw, key)
+            if top not in ScenarioModel.model_fields:
+                raise LookupError(f'there is no key "{top}" in a scenario{suggestion(top, ScenarioModel.model_fields)}')
+        except LookupError as error:
+            problems.append(Problem(str(error.args[0]), key))
+    if problems:
+        raise ScenarioError(problems)
+
+
+# Checking all of them -----------------------------------------------------------------------------------------------
+
+
+def check_all(base: Scenario, given: Sequence[Row], each: Any) -> None:
+    """Call `each(row, scenario)` for every row in order; ScenarioError with the points named if some are invalid.
+
+    Only one scenario is held at a time: a hundred thousand of them would not fit.
+    """
+    wrong: dict[tuple[str, str], list[Row]] = {}
+    for row in given:
+        try:
+            scenario = base.with_overrides(row.overrides)
+        except ScenarioError as error:
+            for problem in error.problems:
+                wrong.setdefault((problem.key, problem.message), []).append(row)
+            continue
+        if not wrong:
+            each(row, scenario)
+    if wrong:
+        raise ScenarioError([
+            Problem(message, key, file=_whose(which, len(given))) for (key, message), which in wrong.items()
+        ])
+
+
+def _whose(which: list[Row], count: int) -> str:
+    if len(which) == count and count > 1:
+        return f"every point, such as {which[0].label}"
+    others = f" and {len(which) - 1:,} more" if len(which) > 1 else ""
+    return which[0].label + others
+
+
+def column_of(values: Sequence[Any]) -> list[Any]:
+    """The values of a key as a column of the table: numbers in base units where all are, else texts."""
+    if all(isinstance(value, bool) for value in values):
+        return list(values)
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        fits = all(-(1 << 63) <= value < 1 << 63 for value in values)  # a seed may have 128 bits
+        return list(values) if fits else [str(value) for value in values]
+    found = [quantity(value) for value in values]
+    kinds = {one[1] for one in found if one is not None and one[0] != 0}
+    if None not in found and len(kinds) <= 1:
+        return [one[0] for one in found if one is not None]
+    return [_text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(shown_value(value))

@@ -1,0 +1,287 @@
+"""Train a policy on a scenario, and set it beside policies written by hand on loads that neither has seen.
+
+Three kinds of load, none of which is ever used as another: training episodes are replications of seed
+`TRAINING` + seed, the networks on the way are judged on replications of `VALIDATION` + seed (the best is kept), and
+the comparison at the end is that of `hetsim compare`: replications of the scenario's own seed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim import registry
+from sim.env.admission import Played
+from sim.env.episode import WINDOW, Episodes
+from sim.env.rewards import RewardLike, check_reward
+from sim.errors import UnknownName, UsageError
+from sim.experiment.compare import run_policies
+from sim.experiment.policies import PolicyLike, named_policies
+from sim.experiment.progress import Progress
+from sim.experiment.run import prepare
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sim.results.compare import Comparison
+    from sim.scenario.scenario import Overrides, Scenario
+
+TRAINING, VALIDATION = 1_000_000, 2_000_000
+JUDGED_ON = 4
+"""Validation runs by which a network is judged."""
+JUDGED = 20
+"""How often one is, over all steps."""
+PILOT = 2
+"""Runs from which the typical reward is taken."""
+MEASURED = {
+    "slowdown": "slowdown_mean", "response": "response_mean", "goodput": "goodput_fraction", "energy": "energy_j",
+}  # fmt: skip
+"""The metric of the tables that each reward is for."""
+BASELINES = ("fcfs", "random", "sjf")
+MOST_STEPS = 100_000_000
+
+
+@dataclass
+class Training:
+    """What came out of `train`.  Attributes:
+
+    policy      the network and what it was learned for (`policies.learning.files.LearnedPolicy`)
+    curve       a table: steps taken, and the reward per task of the validation runs then
+    beside      the same of the baselines, by label
+    comparison  learned policy and baselines on the scenario's own seed, or None where none was asked for
+    runs        the runs behind it, by label
+    """
+
+    policy: Any
+    curve: pd.DataFrame
+    beside: dict[str, float]
+    comparison: Comparison | None
+    runs: dict[str, Any]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}."""
+        registry.load_object("policies.learning.files:save")(self.policy, path)
+        return Path(path)
+
+    def plot(self) -> Figure:
+        """The learning curve."""
+        from sim.plots.learning import learning_curve
+
+        return learning_curve(self)
+
+
+def train(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    agent: str = "dqn",
+    steps: int = 50_000,
+    *,
+    seed: int = 0,
+    window: int = WINDOW,
+    reward: RewardLike = "slowdown",
+    settings: Mapping[str, Any] | None = None,
+    baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] = BASELINES,
+    metrics: Iterable[str] = (),
+    replications: int | None = None,
+    overrides: Overrides = (),
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Training:
+    """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
+
+    agent: dqn, reinforce, or ppo (which needs the extra `learning`).
+    steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
+    window, reward: as in `sim.env`.  settings: of the agent, in place of its own ({"rate": 0.001}).
+    baselines: policies to compare with, as in `compare`, over the scenario's replications unless told; none: ().
+    metrics: those compared; without them that of the reward.
+    out: a file to write the policy to.
+    """
+    loaded = prepare(scenario, None, overrides)
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"steps must be a whole number from 1 to {MOST_STEPS:,}, not {steps!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < TRAINING:
+        raise UsageError(f"the seed of training is a whole number from 0 to {TRAINING - 1:,}, not {seed!r}")
+    learner = make_agent(agent, {} if settings is None else settings)
+    if out is not None:
+        check_writable(out)
+    others = named_policies(baselines)
+    practice = Practice(loaded, window, reward, seed, steps, progress)
+    network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
+    network = practice.best(network)
+    policy = registry.load_object("policies.learning.files:LearnedPolicy")(
+        network, practice.episodes.window, practice.layout.types, practice.scale, agent,
+        {
+            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": check_reward(reward),
+            "settings": asdict(learner), "kept_after": practice.kept_after,
+        },
+    )  # fmt: skip
+    if out is not None:
+        registry.load_object("policies.learning.files:save")(policy, out)
+    beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
+    figures = list(metrics) or [MEASURED[name] for name in check_reward(reward)]
+    comparison, runs = _compared(loaded, policy, others, figures, replications)
+    return Training(policy, practice.table(), beside, comparison, runs)
+
+
+def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
+    """The agent of that name with these settings; it says now what it lacks."""
+    from pydantic import TypeAdapter, ValidationError
+
+    known = registry.load_object("policies.learning:AGENTS")
+    if name not in known:
+        raise UnknownName("agent", name, known, f"; the agents are {', '.join(known)}")
+    kind = registry.load_object(known[name])
+    names = [field.name for field in fields(kind)]
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"settings of an agent are a mapping, such as {{'rate': 0.001}}, not {settings!r}")
+    for key in settings:
+        if key not in names:
+            raise UnknownName(f"setting of agent {name}", key, names, f"; its settings are {', '.join(names)}")
+    try:
+        learner = TypeAdapter(kind).validate_python(dict(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, said = str(first["loc"][0]), first["msg"][0].lower() + first["msg"][1:]
+        raise UsageError(f"setting {key} of agent {name}: {said}, not {settings[key]!r}") from None
+    check = getattr(learner, "check", None)
+    if check is not None:
+        check()
+    return learner
+
+
+def check_writable(path: str | Path) -> None:
+    """UsageError if no file can be put there; said before an hour of training rather than after it."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} cannot be written: it is a folder")
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+    except (OSError, ValueError) as error:
+        why = "is no folder" if not path.absolute().parent.is_dir() else f"{getattr(error, 'strerror', None) or error}"
+        raise UsageError(f"{path} cannot be written: {path.parent} {why}") from None
+
+
+def _compared(
+    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None
+) -> tuple[Comparison | None, dict[str, Any]]:
+    """The learned policy beside the others, on the scenario's own seed."""
+    from sim.results.compare import compare as evaluate
+
+    if not others:
+        return None, {}
+    with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
+        path = Path(folder) / "policy.npz"
+        registry.load_object("policies.learning.files:save")(policy, path)
+        mine = {"scheduler": {"name": "learned", "path": str(path.resolve())}}
+        chosen = {f"learned ({policy.agent})": mine, **others}
+        runs = run_policies(scenario, chosen, metrics=metrics, replications=replications)
+    return evaluate(runs, metrics, baseline=next(iter(runs))), runs
+
+
+class Practice:
+    """The episodes an agent learns from (see `policies.learning.practice`), and the judge of its networks."""
+
+    def __init__(
+        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None
+    ):
+        self.episodes = Episodes(scenario, window, reward, ahead=True)
+        self.judge = Episodes(scenario, window, reward, self.episodes.scale)
+        self.layout, self.scale = self.episodes.layout, self.episodes.scale
+        self.reward, self.seed, self.steps, self.progress = reward, seed, steps, progress
+        self.every = max(1, steps // JUDGED)
+        self.curve: list[tuple[int, float]] = []
+        self.kept: Any = None
+        self.kept_after = 0
+        self.factor = self._factor()
+
+    def _factor(self) -> float:
+        """What makes a reward about one per typical time, as it is when tasks start in order of arrival."""
+        earned = time = 0.0
+        for episode in range(PILOT):
+            self.reset(episode)
+            while not self.episodes.over:
+                earned += abs(self.episodes.step(int(self.episodes.mask.argmax())))
+            time += self.episodes.now
+        return time / (earned * self.scale) if earned > 0 else 1.0
+
+    @property
+    def observation(self) -> np.ndarray:
+        return self.episodes.observation
+
+    @property
+    def mask(self) -> np.ndarray:
+        return self.episodes.mask
+
+    @property
+    def over(self) -> bool:
+        return self.episodes.over
+
+    @property
+    def now(self) -> float:
+        return self.episodes.now
+
+    def reset(self, episode: int) -> None:
+        """Begin the training episode of this number."""
+        self.episodes.reset(TRAINING + self.seed, episode)
+
+    def step(self, action: int) -> float:
+        """Take an action; its reward, made comparable."""
+        return self.episodes.step(action) * self.factor
+
+    def passed(self, steps: int, network: Any) -> None:
+        """So many steps have been taken: from time to time the network is judged, and the best is kept."""
+        if self.progress is not None and steps % 100 == 0:
+            self.progress(min(1.0, steps / self.steps))
+        if steps % self.every == 0:
+            self._judge(steps, network)
+
+    def _judge(self, steps: int, network: Any) -> None:
+        value = self._value(network)
+        if self.kept is None or value > max(before for _, before in self.curve):
+            self.kept, self.kept_after = network.copy(), steps
+        self.curve.append((steps, value))
+
+    def best(self, network: Any) -> Any:
+        """The network that was best on the validation runs."""
+        if self.kept is None:
+            self._judge(self.steps, network)
+        return self.kept
+
+    def _value(self, network: Any) -> float:
+        """Reward per task of the validation runs, the best action taken each time."""
+        judge, earned, tasks = self.judge, 0.0, 0
+        for replication in range(JUDGED_ON):
+            judge.reset(VALIDATION + self.seed, replication)
+            while not judge.over:
+                possible = np.flatnonzero(judge.mask)
+                scores = network.scores(self.layout.row(judge.observation, possible))
+                earned += judge.step(int(possible[scores.argmax()]))
+            tasks += _tasks(judge)
+        return earned / max(tasks, 1)
+
+    def played(self, scenario: Scenario) -> float:
+        """The same of the policy that the scenario names."""
+        episodes = Played(scenario, self.episodes.window, self.reward, self.scale)
+        earned, tasks = 0.0, 0
+        for replication in range(JUDGED_ON):
+            earned += episodes.earned(VALIDATION + self.seed, replication)
+            tasks += _tasks(episodes)
+        return earned / max(tasks, 1)
+
+    def table(self) -> pd.DataFrame:
+        """The learning curve."""
+        import pandas as pd
+
+        return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
+
+
+def _tasks(episodes: Episodes) -> int:
+    """Tasks that arrived in the run that is over."""
+    assert episodes.record is not None
+    return int((episodes.record.status >= 0).sum())

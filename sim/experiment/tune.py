@@ -1,0 +1,221 @@
+"""Tuning: which parameters of a policy are best in a scenario, by successive halving over replications.
+
+All settings meet the same replications (common random numbers).  After the first few the better third goes on to three
+times as many, and so on until one is left (Jamieson and Talwalkar, Non-stochastic best arm identification and
+hyperparameter optimization, AISTATS 2016): most of the runs are spent on settings that may be the best.
+
+The best of many estimates looks better than it is, for chance helped to choose it (the winner's curse).  So the winner
+and the setting that was there before are run again in further replications, which had no part in the choice; the
+intervals are from those alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim import registry
+from sim.errors import UsageError, suggestion
+from sim.experiment.cache import Hashes, Store
+from sim.experiment.jobs import Outcome, Watch
+from sim.experiment.policies import PolicyLike
+from sim.experiment.progress import Progress, Told
+from sim.experiment.run import prepare
+from sim.experiment.sweep import cache_folder, collect, hiring, no_auto_warmup
+from sim.experiment.sweep_points import Row, check_all, is_sampled, rows
+from sim.experiment.sweep_runs import Job, Setup
+from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.tuning import Setting, Tuning
+from sim.scenario.policy_schema import PARTS, policy_parameters
+from sim.scenario.schema import ScenarioModel
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Overrides, Scenario
+
+SETTINGS = 27
+FIRST = 3
+SHARE = 3
+FINAL = 20
+
+
+def tune(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    policy: PolicyLike | None = None,
+    *,
+    over: Mapping[str, Any],
+    metric: str = "response_mean",
+    n: int | None = None,
+    sample: str | None = None,
+    sample_seed: int = 0,
+    first: int = FIRST,
+    final: int = FINAL,
+    seed: int | None = None,
+    confidence: float = 0.95,
+    check: bool = False,
+    overrides: Overrides = (),
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    progress: Progress | bool | None = None,
+) -> Tuning:
+    """The best setting of a policy's parameters, its figure with an interval, and what it gains over the present one.
+
+    policy: instead of the scenario's; as in `sim.run`.
+    over: parameter -> list of values or range, as in `sim.sweep`.  A parameter is named alone (`limit`) where one part
+        of the policy has it, or with its path (`policy.admission.limit`).
+    metric: by which; more or less is better as the metric says.
+    n, sample: so many settings, drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without: all combinations if
+        only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
+    first: replications of every setting before any leaves.  final: replications of the winner and of the present
+        setting from which their intervals are, none of them used for the choice.
+    cache: a folder for finished runs, so that the same command goes on after an interruption.
+    The others are those of `sim.sweep`.
+    """
+    from sim.results.metrics import metric as known
+
+    known(metric)
+    if metric in NO_DIRECTION:
+        raise UsageError(f"neither more nor less {metric} is better: choose another metric")
+    if first < 2 or final < 3:
+        raise UsageError(
+            f"a choice takes at least 2 replications and an interval at least 3, not {first} and {final}"
+        )
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    if not over:
+        raise UsageError("nothing to tune: name parameters and their values (over, --over)")
+    base = prepare(scenario, policy, overrides).moved()
+    no_auto_warmup(base)
+    names = {parameter_path(base, key): key for key in over}
+    paths = {path: over[key] for path, key in names.items()}
+    sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")
+    n = SETTINGS if n is None and sample != "grid" else n
+    _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
+    # Whole numbers may be drawn twice.  The last is what is there now.
+    given = list({repr(row.overrides): row for row in given}.values())
+    given.append(Row(len(given), {}, None, {}))
+    race = _Race(base, given, metric, seed, check)
+    hired = hiring(workers, dask, executor)
+    store = Store(cache_folder(cache), [metric], fresh)
+    total = race.planned(first) + 2 * final
+    with Told(progress) as told, hired, Watch(told, total) as watch:
+        race.make = lambda jobs: collect(jobs, race.setup, store, hired, watch)
+        best = race.run(first)
+        used = max(len(values) for values in race.values)
+        ours, present = (race.further(number, used, final) for number in (best, len(given) - 1))
+    settings = [
+        Setting(
+            {names[path]: value for path, value in row.values.items()}, race.stages[number],
+            tuple(race.values[number]), race.errors.get(number, ""),
+        )
+        for number, row in enumerate(given)
+    ]  # fmt: skip
+    chosen = base.with_overrides(given[best].overrides)
+    return Tuning(
+        metric, confidence, settings, best, ours, present, used, chosen.raw["policy"], base.name,
+        base.model.seed if seed is None else seed,
+    )  # fmt: skip
+
+
+class _Race:
+    """Settings that are dropped by and by; `values` of each are those of its replications, in order."""
+
+    def __init__(self, base: Scenario, given: Sequence[Row], metric: str, seed: int | None, check: bool):
+        self.setup = Setup(base, (metric,), check)
+        self.given, self.metric = given, metric
+        self.seed = base.model.seed if seed is None else seed
+        self.hashes = Hashes(check)
+        self.of_row: list[str] = []
+        check_all(base, given, lambda row, one: self.of_row.append(self.hashes.scenario(one)))
+        self.values: list[list[float]] = [[] for _ in given]
+        self.stages = [0] * len(given)
+        self.errors: dict[int, str] = {}
+        self.make: Any = None
+
+    def planned(self, first: int) -> int:
+        """Runs of all stages."""
+        return sum((after - before) * len(left) for left, before, after in self._stages(first))
+
+    def _stages(self, first: int) -> Iterable[tuple[range, int, int]]:
+        left, before, after = len(self.given), 0, first
+        while left > 1:
+            yield range(left), before, after
+            left, before, after = math.ceil(left / SHARE), after, after * SHARE
+
+    def run(self, first: int) -> int:
+        """The number of the setting that is left; UsageError if none has the metric defined."""
+        left = list(range(len(self.given)))
+        for stage, (_, before, after) in enumerate(self._stages(first), 1):
+            self._replicate(left, before, after)
+            for number in left:
+                self.stages[number] = stage
+            left.sort(key=self._score)  # stable: of equals the first
+            left = left[: math.ceil(len(left) / SHARE)]
+        best = left[0]
+        if math.isinf(self._score(best)) and math.isnan(float(np.mean(self.values[best]))):
+            said = f": {self.errors[best]}" if best in self.errors else ""
+            raise UsageError(f"{self.metric} is not defined under any setting{said}")
+        return best
+
+    def _replicate(self, numbers: Iterable[int], before: int, after: int) -> None:
+        jobs = {
+            (number, replication): self._job(number, replication)
+            for number in numbers
+            for replication in range(before, after)
+        }
+        outcomes = self.make(jobs.values())
+        for (number, _), job in jobs.items():
+            self.values[number].append(self._value(number, outcomes[job.run]))
+
+    def _job(self, number: int, replication: int) -> Job:
+        run = self.hashes.run(self.of_row[number], self.seed, replication)
+        return Job(run, self.given[number].overrides, self.seed, replication)
+
+    def _value(self, number: int, outcome: Outcome) -> float:
+        if outcome.values is None:
+            self.errors.setdefault(number, outcome.error)
+            return math.nan
+        return float(outcome.values[self.metric])
+
+    def _score(self, number: int) -> float:
+        """Less is better; a setting that fails, or leaves the metric undefined, comes last."""
+        mean = float(np.mean(self.values[number]))
+        if math.isnan(mean):
+            return math.inf
+        return -mean if self.metric in HIGHER_IS_BETTER else mean
+
+    def further(self, number: int, begin: int, count: int) -> tuple[float, ...]:
+        """Values of replications that had no part in the choice."""
+        jobs = [self._job(number, replication) for replication in range(begin, begin + count)]
+        outcomes = self.make(jobs)
+        return tuple(self._value(number, outcomes[job.run]) for job in jobs)
+
+
+# Names of parameters ----------------------------------------------------------------------------------------------
+
+
+def parameter_path(base: Scenario, key: str) -> str:
+    """The full path of a parameter; UsageError with what there is if no part of the policy has it, or several do."""
+    if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
+        return key
+    having, known = [], []
+    for part in PARTS:
+        given = base.raw["policy"].get(part)
+        if isinstance(given, Mapping):
+            names = policy_parameters(part, registry.policy(part, given["name"]))
+            known += list(names)
+            if key.partition(".")[0] in names:
+                having.append(f"policy.{part}.{key}")
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise UsageError(f'"{key}" is a parameter of several parts of the policy: name it {" or ".join(having)}')
+    listed = f"; there are {', '.join(dict.fromkeys(known))}" if known else "; it has no parameters"
+    raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, known) or listed}')

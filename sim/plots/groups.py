@@ -1,0 +1,118 @@
+"""What became of each group of tasks under each policy: bars with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from sim.errors import UsageError
+from sim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
+from sim.results.groups import TITLES, group_metrics
+from sim.results.wording import SECONDS, fitting, metric_name, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKS = "osD^vP"
+
+WIDE = 30.0
+"""From this ratio of the greatest to the least value on the axis is logarithmic."""
+
+
+def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
+    """Draw the table of `Comparison.by`: a panel a metric, in it a bar for every group and policy, with its interval.
+
+    Where values lie far apart the axis is logarithmic, with dots in place of bars.
+    Without `metrics` these are the means of wait, response and bounded slowdown.
+    """
+    if "policy" not in table.index.names or table.empty:
+        raise UsageError("there are no groups to draw: this takes the table of Comparison.by, with two groups or more")
+    chosen = _usual(table) if metrics is None else list(metrics)
+    names = list(dict.fromkeys(table.index.get_level_values(0)))
+    policies = list(dict.fromkeys(table.index.get_level_values("policy")))
+    picture = figure(9.5, 0.9 + len(chosen) * 1.9)
+    panels = picture.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
+    for ax, metric in zip(panels, chosen, strict=True):
+        _bars(ax, pd.DataFrame(table[metric]), names, policies, metric)
+    panels[-1].set_xticks(range(len(names)), [_short(str(name)) for name in names])
+    if sum(min(len(str(name)), 16) for name in names) > 75:
+        panels[-1].tick_params(axis="x", labelrotation=30)
+    by = str(table.index.names[0])
+    panels[-1].set_xlabel(TITLES.get(by, by), fontsize=9, color=INK)
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend_above(picture, handles, labels)
+    if any(table[metric, "half_width"].notna().any() for metric in chosen):
+        told = "means over replications, with intervals"
+        panels[-1].annotate(told, (1.0, -0.22), xycoords="axes fraction", ha="right", va="top", fontsize=8,
+                            color=MUTED, annotation_clip=False)  # fmt: skip
+    return picture
+
+
+def _usual(table: pd.DataFrame) -> list[str]:
+    bounded = next(name for name in group_metrics() if name.startswith("bounded"))
+    return [name for name in ("wait_mean", "response_mean", bounded) if name in table]
+
+
+def _short(name: str) -> str:
+    return plain(short(name, 16))
+
+
+def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], metric: str) -> None:
+    width = 0.8 / len(policies)
+    means = part["mean"].to_numpy(dtype=float)
+    known = means[np.isfinite(means) & (means > 0)]
+    log = len(known) > 0 and known.max() > WIDE * known.min()
+    units = units_of(metric)
+    factor, unit = (1.0, "") if log and units == SECONDS else fitting(known.tolist(), units)
+    least = known.min() / factor / 3 if log else 0.0
+    for number, policy in enumerate(policies):
+        where = np.arange(len(names)) + (number - (len(policies) - 1) / 2) * width
+        of_policy = part.xs(policy, level="policy").reindex(names)
+        value = of_policy["mean"].to_numpy(dtype=float) / factor
+        half = np.nan_to_num(of_policy["half_width"].to_numpy(dtype=float) / factor)
+        there, colour = np.isfinite(value), PALETTE[number % len(PALETTE)]
+        if log:
+            there &= value > 0
+        shown = np.where(there, value, 0.0)
+        low = np.minimum(half, shown - least if log else shown).clip(min=0.0)
+        error = np.array([low, half]) if half.any() else None
+        if log:  # a bar would begin anywhere
+            seen = None if error is None else error[:, there]
+            ax.errorbar(where[there], shown[there], seen, fmt=MARKS[number % len(MARKS)], color=colour,
+                        markersize=6, elinewidth=1.5, capsize=3, label=plain(short(policy)))  # fmt: skip
+        else:
+            ax.bar(where, shown, width * 0.92, yerr=error, label=plain(short(policy)), color=colour,
+                   error_kw={"elinewidth": 1, "capsize": 2, "ecolor": INK})  # fmt: skip
+        for x, mean in zip(where[~there], of_policy["mean"].to_numpy(dtype=float)[~there], strict=True):
+            text = "∞" if mean == math.inf else "0" if mean == 0 else "–"
+            ax.text(x, 0.02, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8,
+                    color=MUTED)  # fmt: skip
+    tidy(ax)
+    if log:
+        _log_axis(ax, least, units == SECONDS)
+    else:
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+    label = "\n".join(wrap(metric_name(metric) + (f" ({unit})" if unit else ""), 18))
+    ax.set_ylabel(label, fontsize=9, color=INK)
+
+
+def _log_axis(ax: Axes, least: float, seconds: bool) -> None:
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=least)
+    if seconds:
+        ticks = known_times()
+        ax.yaxis.set_major_locator(FixedLocator(list(ticks)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
+        ax.yaxis.set_minor_locator(NullLocator())
+    else:
+        ax.yaxis.set_major_locator(LogLocator(numticks=6))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_locator(NullLocator())

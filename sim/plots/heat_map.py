@@ -1,0 +1,62 @@
+"""What every device, node or type did over time, as shades."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.plots.style import INK, describe, figure, plain, short, time_axis, title
+from sim.results.over_bins import GROUPS, busy_over_time
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from sim.results.result import Result
+
+MOST_ROWS = 64
+MOST_NAMES = 40
+
+
+def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
+    """Draw the share that computed in each stretch of time, dark for idle and bright for busy.
+
+    by: rows are each "device", "node" or "type"; without it the finest of these with at most 64 rows.
+    """
+    if by is not None and by not in GROUPS:
+        raise UsageError(f'a heat map has a row a {", ".join(GROUPS[:-1])} or {GROUPS[-1]}, not a "{by}"')
+    table = busy_over_time(result, bins, by) if by else _finest(result, bins)
+    rows = len(table)
+    if ax is None:
+        ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
+    # cividis reads alike with all kinds of colour vision, and in print.
+    mesh = ax.pcolormesh(
+        np.append(table.columns.to_numpy(dtype=float), result.end or 1.0), np.arange(rows + 1),
+        100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True,
+    )  # fmt: skip
+    ax.invert_yaxis()
+    step = max(1, -(-rows // MOST_NAMES))
+    shown = list(range(0, rows, step))
+    names = [plain(short(str(table.index[row]), 30)) for row in shown]
+    ax.set_yticks([row + 0.5 for row in shown], names, fontsize=7 if rows > 20 else 8.5)
+    ax.tick_params(axis="y", length=0, colors=INK)
+    time_axis(ax, 0.0, result.end or 1.0)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
+    bar.outline.set_visible(False)
+    bar.set_label("computing (%)", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8, length=0)
+    title(ax, describe(result))
+    return ax
+
+
+def _finest(result: Result, bins: int) -> pd.DataFrame:
+    """By device where these are few, else by node, else by type."""
+    table = result.devices
+    for by in ("device", "node"):
+        if table[by].nunique() <= MOST_ROWS:
+            return busy_over_time(result, bins, by)
+    return busy_over_time(result, bins, "type")

@@ -1,0 +1,108 @@
+"""What several policies made of the same load over time: GPUs, queue and fragmentation, one above the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from sim.plots.cdf import labelled
+from sim.plots.style import INK, figure, legend_above, line_looks, tidy, time_axis
+from sim.plots.timeline import averaged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from sim.results.result import Result
+
+STRETCHES = 150
+"""Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
+
+
+def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
+    """Draw a panel each for the GPUs held and busy, the queue, and the fragmentation, with a line for every run.
+
+    On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
+    fragmentation is drawn where some request asks for GPUs.
+    """
+    runs = labelled(results)
+    end = max(run.end for run in runs.values())
+    end = end if end > 0 else 1.0
+    edges = np.linspace(0.0, end, STRETCHES + 1)
+    lines = {label: _lines(run, edges) for label, run in runs.items()}
+    names, looks = _panels(lines), line_looks(list(runs))
+    picture = figure(9.5, 1.0 + 1.45 * len(names))
+    panels = picture.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+    for name, ax in zip(names, panels, strict=True):
+        for label, found in lines.items():
+            if name in found:
+                ax.plot((edges[:-1] + edges[1:]) / 2, found[name], linewidth=1.4, **looks[label])
+        _dress(ax, name, end)
+    for ax in panels[:-1]:
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend_above(picture, handles, labels)
+    return picture
+
+
+_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", "fragmentation (%)")
+
+
+def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
+    """Each quantity of a run as means over the stretches between the edges; NaN after its end."""
+    table = run.timeline
+    cluster = run.record.input.cluster
+    gpus, time = sum(device.type.kind != "cpu" for device in cluster.devices), table["time"].to_numpy()
+    found = {"tasks waiting": table["waiting"].to_numpy(dtype=float)}
+    if gpus:
+        # Several launches in flight on one GPU do not hold more than all of it.
+        found["GPUs held (%)"] = np.minimum(100 * table["allocated_gpus"].to_numpy() / gpus, 100.0)
+        found["GPUs busy (%)"] = np.minimum(100 * table["busy_gpus"].to_numpy() / gpus, 100.0)
+    else:
+        cores = sum(node.cpus for node in cluster.nodes)
+        found["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
+    means = {name: averaged(time, values, edges, run.end) for name, values in found.items()}
+    fragmented = run.fragmentation_between(edges) if gpus else np.array([])
+    return means | ({"fragmentation (%)": 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
+
+
+def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+    """What some run has; GPUs held and busy are one panel where they are the same in every run."""
+    names = [name for name in _PANELS if any(name in found for found in lines.values())]
+    if len(names) > 1 and not any(np.nan_to_num(found["tasks waiting"]).any() for found in lines.values()):
+        names.remove("tasks waiting")
+    pairs = [(found.get("GPUs held (%)"), found.get("GPUs busy (%)")) for found in lines.values()]
+    same = [
+        held is not None and busy is not None and np.allclose(held, busy, atol=0.5, equal_nan=True)
+        for held, busy in pairs
+    ]
+    if all(same):
+        names.remove("GPUs held (%)")
+    return names
+
+
+def _dress(ax: Axes, name: str, end: float) -> None:
+    tidy(ax)
+    time_axis(ax, 0.0, end)
+    ax.set_ylabel(name, fontsize=9, color=INK)
+    if "%" in name:
+        ax.set_ylim(0, 103)
+        ax.set_yticks([0, 50, 100])
+        if name.startswith("fragmentation"):
+            _close(ax)
+    else:
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _close(ax: Axes) -> None:
+    """Fragmentation is often far below 100 %: the axis ends where it does."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in ax.lines])
+    top = float(np.nanmax(values, initial=0.0))
+    if top < 60:
+        ax.set_ylim(0, max(1.1 * top, 1.0))
+        ax.yaxis.set_major_locator(MaxNLocator(4))

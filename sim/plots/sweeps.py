@@ -1,0 +1,175 @@
+"""What a sweep shows: a metric along one key, or over two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FuncFormatter
+
+from sim.errors import UsageError
+from sim.plots.style import INK, line_looks, own_axes, plain, short, tidy, title
+from sim.results.metrics import HIGHER_IS_BETTER
+from sim.results.wording import figures, fitting, metric_name, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.sweep import Sweep
+
+WIDE = 50.0
+"""Above this ratio of the largest to the least value an axis is logarithmic."""
+
+
+def against(
+    sweep: Sweep, x: str, metric: str = "response_mean", ax: Axes | None = None, *, by: str = "policy",
+    where: Mapping[str, Any] | None = None,
+) -> Axes:  # fmt: skip
+    """Draw a metric against a key (latency against load), a line for each policy, with 95 % intervals.
+
+    by: another key may tell the lines apart.  where: fixes other columns of the sweep's table.
+    """
+    frame = _chosen(sweep, metric, where)
+    _needs(sweep, frame, (x, by))
+    ax = own_axes(ax)
+    factor, unit = fitting(frame[metric].tolist(), units_of(metric))
+    numbers = pd.api.types.is_numeric_dtype(frame[x])
+    looks = line_looks(list(map(str, frame[by].drop_duplicates())))
+    for label, mine in frame.groupby(by, sort=False, observed=True):
+        mine = mine.sort_values(x) if numbers else mine
+        value = mine[metric].to_numpy(dtype=float) / factor
+        at = mine[x].to_numpy(dtype=float) if numbers else np.array([_order(frame[x]).index(v) for v in mine[x]])
+        look = looks[str(label)]
+        ax.plot(at, value, marker="o", markersize=4, linewidth=1.6, **look)
+        if f"{metric}_ci_low" in mine:
+            low, high = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
+            ax.fill_between(at, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    _value_axis(ax, frame[metric].to_numpy(dtype=float) / factor)
+    if numbers:
+        _key_axis(ax, sweep, x)
+    else:
+        names = [plain(short(str(value), 24)) for value in _order(frame[x])]
+        ax.set_xticks(range(len(names)), names, fontsize=9)
+    ax.set_xlabel(key_name(x), fontsize=9, color=INK)
+    ax.set_ylabel(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=9, color=INK)
+    tidy(ax, grid="both")
+    title(ax, sweep.name)
+    if frame[by].nunique() > 1:
+        ax.legend(frameon=False, fontsize=9)
+    return ax
+
+
+def sweep_map(
+    sweep: Sweep, x: str, y: str, metric: str = "response_mean", ax: Axes | None = None, *,
+    where: Mapping[str, Any] | None = None,
+) -> Axes:  # fmt: skip
+    """Draw a metric over two keys as shades with the values in them; the best is framed where there is a best.
+
+    where: fixes other columns of the sweep's table; of a sweep over policies one: {"policy": "sjf"}.
+    """
+    frame = _chosen(sweep, metric, where)
+    _needs(sweep, frame, (x, y))
+    grid = sweep.pivot(x, y, metric, where)
+    factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
+    values = grid.to_numpy(dtype=float) / factor
+    if ax is None:
+        from sim.plots.style import figure
+
+        ax = figure(2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0]).add_subplot()
+    sound = values[np.isfinite(values)]
+    wide = len(sound) > 0 and sound.min() > 0 and sound.max() > WIDE * sound.min()
+    shades = np.log(values) if wide else values
+    image = ax.imshow(shades, cmap="cividis", aspect="auto", origin="lower")
+    middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)]) if len(sound) else 0.0
+    for row, column in np.ndindex(values.shape):
+        value = float(values[row, column])
+        text = "–" if np.isnan(value) else figures(value)
+        ax.text(column, row, text, ha="center", va="center", fontsize=8.5,
+                color="#111111" if np.isfinite(value) and shades[row, column] > middle else "white" if
+                np.isfinite(value) else INK)  # fmt: skip
+    _frame_best(ax, metric, values)
+    ax.set_xticks(range(grid.shape[1]), _labels(sweep, x, grid.columns), fontsize=8.5)
+    ax.set_yticks(range(grid.shape[0]), _labels(sweep, y, grid.index), fontsize=8.5)
+    ax.tick_params(length=0, colors=INK)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.set_xlabel(key_name(x), fontsize=9, color=INK)
+    ax.set_ylabel(key_name(y), fontsize=9, color=INK)
+    fixed = "".join(f" · {value}" for value in (where or {}).values())
+    title(ax, f"{metric_name(metric)}" + (f" ({unit})" if unit else "") + fixed)
+    image.set_rasterized(True)
+    return ax
+
+
+def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
+    from matplotlib.patches import Rectangle
+
+    from sim.results.metrics import NO_DIRECTION
+
+    if metric in NO_DIRECTION or not np.isfinite(values).any():
+        return
+    find = np.nanargmax if metric in HIGHER_IS_BETTER else np.nanargmin
+    row, column = np.unravel_index(find(np.where(np.isfinite(values), values, np.nan)), values.shape)
+    box = Rectangle((float(column) - 0.5, float(row) - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2)
+    ax.add_patch(box)
+
+
+def _chosen(sweep: Sweep, metric: str, where: Mapping[str, Any] | None) -> pd.DataFrame:
+    """The sound rows with these values."""
+    sweep._known(metric)
+    frame = sweep.table[sweep.table["status"] == "done"]
+    for column, value in (where or {}).items():
+        sweep._column(column)
+        frame = frame[frame[column] == value]
+    if frame.empty:
+        raise UsageError("no row of the sweep is left to draw")
+    return frame
+
+
+def _needs(sweep: Sweep, frame: pd.DataFrame, columns: tuple[str, str]) -> None:
+    for column in columns:
+        sweep._column(column)
+    if frame.duplicated(list(columns)).any():
+        free = [name for name in [*sweep.keys, "policy"] if name not in columns and frame[name].nunique() > 1]
+        more = f': fix {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
+        raise UsageError(f"several rows fall on one value of {columns[0]} and {columns[1]}{more}")
+
+
+def _order(values: pd.Series) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
+    """The values as they were written."""
+    if key not in sweep.keys:
+        return [plain(short(str(value), 24)) for value in values]
+    first = sweep.table.drop_duplicates("point")
+    texts = sweep.points[key].astype(str).tolist()
+    written = {value: texts[point] for point, value in zip(first["point"].tolist(), first[key].tolist(), strict=True)}
+    return [plain(short(written.get(value, str(value)), 24)) for value in values]
+
+
+def key_name(key: str) -> str:
+    """The last parts of a path say enough on an axis: `workload.jobs.arrivals.rate` -> `jobs arrivals rate`."""
+    return " ".join([part for part in key.split(".") if part not in ("workload", "cluster", "policy")][-3:])
+
+
+def _key_axis(ax: Axes, sweep: Sweep, key: str) -> None:
+    """Ticks at the values of the key, as they were written, where these are few."""
+    values = sorted(set(sweep.table[key].dropna().tolist()))
+    if len(values) > 1 and min(values) > 0 and max(values) > WIDE * min(values):
+        ax.set_xscale("log")
+        ax.minorticks_off()
+    if key in sweep.keys and len(values) <= 10:
+        ax.set_xticks(values, _labels(sweep, key, values), fontsize=9)
+
+
+def _value_axis(ax: Axes, values: np.ndarray) -> None:
+    sound = values[np.isfinite(values)]
+    if len(sound) and sound.min() > 0 and sound.max() > WIDE * sound.min():
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        ax.set_ylim(bottom=0)

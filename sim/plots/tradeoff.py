@@ -1,0 +1,130 @@
+"""Two metrics at once, and what each policy gives away against the best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, short, tidy, title
+from sim.plots.sweeps import key_name
+from sim.results.tradeoff import Better, front, more_is_better, regrets
+from sim.results.wording import fitting, metric_name, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.compare import Comparison
+    from sim.results.sweep import Sweep
+
+MOST_NAMED = 16
+"""Of more points only those of the front have their names beside them."""
+WIDE = 20.0
+"""Above this ratio of the largest to the least value an axis is logarithmic."""
+
+
+def pareto(
+    found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *, better: Better | None = None
+) -> Axes:
+    """Draw two metrics of every policy (of a sweep: of every row), and the front of those that none beats in both.
+
+    Intervals are drawn where there are replications; the front goes by the means.  Of a sweep x or y may be a key with
+    numbers.  better: {"gpu_utilisation": "more"} for metrics of which neither way is better by itself.
+    """
+    ax = own_axes(ax, 7.5, 5)
+    table = front(found, x, y, better)
+    keys = getattr(found, "keys", [])
+    more = {name: more_is_better(name, better, keys) for name in (x, y)}
+    scale = {name: (1.0, "") if name in keys else fitting(table[name].tolist(), units_of(name)) for name in (x, y)}
+    at = {name: table[name].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
+    half = {name: table[f"{name}_half"].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
+    best = table["front"].to_numpy()
+    groups = table["policy"].astype(str).to_numpy()
+    several = len(table) > len(set(groups))
+    colours = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
+    for number in range(len(table)):
+        colour = colours[groups[number]] if several else (ORANGE if best[number] else BLUE)
+        bars = {f"{side}err": half[name][number] for side, name in (("x", x), ("y", y)) if half[name][number] > 0}
+        ax.errorbar(at[x][number], at[y][number], fmt="o", markersize=6 if best[number] else 4, color=colour,
+                    alpha=1.0 if best[number] else 0.6, capsize=2, linewidth=1, **bars)  # fmt: skip
+    order = np.flatnonzero(best)[np.argsort(at[x][best], kind="stable")]
+    # Between two points of the front nothing is known to be reachable but what either of them is.
+    where: Any = "pre" if more[x] else "post"
+    ax.step(at[x][order], at[y][order], where=where, color=MUTED, linewidth=1, linestyle="--", zorder=0)
+    for name, side in ((x, ax.set_xlabel), (y, ax.set_ylabel)):
+        unit = scale[name][1]
+        called = key_name(name) if name in keys else metric_name(name)
+        way = "more" if more[name] else "less"
+        side(f"{called}{f' ({unit})' if unit else ''}, {way} is better", fontsize=9, color=INK)
+    for name, axis in ((x, "x"), (y, "y")):
+        if at[name].min() > 0 and at[name].max() > WIDE * at[name].min():
+            getattr(ax, f"set_{axis}scale")("log")
+            getattr(ax, f"{axis}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        elif name in keys and (at[name] == np.round(at[name])).all():
+            getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(8, integer=True))
+    ax.margins(0.12, 0.13)
+    tidy(ax, grid="both")
+    named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MOST_NAMED)]
+    _name_points(ax, [(float(at[x][n]), float(at[y][n]), str(table["label"].iloc[n]), bool(best[n])) for n in named])
+    if several:
+        for policy, colour in colours.items():
+            ax.plot([], [], "o", color=colour, label=plain(short(policy)))
+        ax.legend(frameon=False, fontsize=9)
+    return ax
+
+
+def _name_points(ax: Axes, points: list[tuple[float, float, str, bool]]) -> None:
+    """A name beside each point, above or below it so that names do not lie on one another."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    dpi = figure.dpi
+    figure.draw_without_rendering()  # only then is it known where on the page a point lies
+    taken: list[tuple[float, float, float]] = []
+    points = sorted(points, key=lambda point: (not point[3], point[0]))[:MOST_NAMED]
+    edge = ax.bbox.x1 * 72 / dpi
+    for across, up, text, best in points:
+        text = short(text, 32)
+        left, bottom = ax.transData.transform((across, up)) * 72 / dpi  # in points, as the offsets below
+        wide = 5 * len(text)
+        begin, side = (left - wide, "right") if left + wide > edge else (left, "left")
+        for shift in (5, -12, 16, -23, 27, -34):
+            row = bottom + shift
+            if all(abs(row - other) > 9 or begin + wide < start or begin > end for start, end, other in taken):
+                break
+        else:
+            continue  # no room: of points that lie on one another some go without a name
+        taken.append((begin, begin + wide, row))
+        ax.annotate(plain(text), (across, up), xytext=(6 if side == "left" else -6, shift), ha=side, fontsize=8,
+                    textcoords="offset points", color=INK if best else MUTED)  # fmt: skip
+
+
+def regret(found: Comparison | Sweep, metric: str = "response_mean", ax: Axes | None = None) -> Axes:
+    """Draw how far each policy is from the best of them, in per cent of the best: a dot for every replication of a
+    comparison or every point of a sweep, and the mean as a line."""
+    table = regrets(found, metric)
+    policies = [str(name) for name in table.columns]
+    if ax is None:
+        ax = figure(8, 1.4 + 0.38 * len(policies)).add_subplot()
+    top = 0.0
+    for row, name in enumerate(policies):
+        values = 100 * table[name].dropna().to_numpy(dtype=float)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            ax.text(0, row, " –", va="center", color=MUTED)
+            continue
+        spread = 0.22 * np.sin(np.arange(len(values)) * 2.4)  # apart, and the same in every picture
+        ax.plot(values, row + spread, "o", color=BLUE, markersize=3.5, alpha=0.45)
+        mean = float(values.mean())
+        ax.plot([mean, mean], [row - 0.34, row + 0.34], color=ORANGE, linewidth=2.2)
+        ax.annotate(f"mean {mean:.3g} %", (float(values.max()), row), xytext=(8, 0), textcoords="offset points",
+                    va="center", fontsize=8, color=INK)  # fmt: skip
+        top = max(top, float(values.max()))
+    ax.set_yticks(range(len(policies)), [plain(short(name)) for name in policies])
+    ax.set_ylim(len(policies) - 0.4, -0.6)
+    ax.set_xlim(-0.02 * top, 1.18 * top if top > 0 else 1)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(f"{metric_name(metric)}: above the best of each {table.index.name} (%)", fontsize=9, color=INK)
+    tidy(ax, grid="x")
+    title(ax, "regret; the line is the mean")
+    return ax

@@ -1,0 +1,50 @@
+"""`hetsim report DIR`: a run, replications, a comparison or a sweep as one HTML page that needs nothing else.
+
+The page has the figures in words, the tables, the pictures, the scenario, and how to make it again.  Same directory,
+same bytes, on the same versions of the packages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.errors import UsageError
+from sim.model.files import write_whole
+
+if TYPE_CHECKING:
+    from sim.results.compare import Comparison
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+    from sim.results.sweep import Sweep
+
+NAME = "report.html"
+
+
+def write_report(outcome: Result | Replications | Comparison | Sweep, path: str | Path, *, folder: str = "") -> Path:
+    """Write the page, whole or not at all.  `folder`: how the directory is called in the commands that it shows."""
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
+    text = report(outcome, folder)
+    write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    return target
+
+
+def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
+    """The page as text."""
+    from sim import __version__
+    from sim.report.html import elements
+    from sim.report.html.of_comparison import of_comparison
+    from sim.report.html.of_run import of_run
+    from sim.report.html.of_sweep import of_sweep
+    from sim.results.compare import Comparison
+    from sim.results.sweep import Sweep
+
+    if isinstance(outcome, Comparison):
+        parts = of_comparison(outcome, folder)
+    elif isinstance(outcome, Sweep):
+        parts = of_sweep(outcome, folder)
+    else:
+        parts = of_run(outcome, folder)
+    return elements.page(*parts, f"Made by hetsim {__version__}.")

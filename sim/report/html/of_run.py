@@ -1,0 +1,171 @@
+"""The page about one policy: a run, or replications."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.report.html import elements
+from sim.report.html.common import Parts, commands, scenario_of, sentence_case
+from sim.report.html.elements import Cell, Section
+from sim.report.overview import first_of, headline, remarks
+from sim.results.replications import Replications
+from sim.results.result import Result
+from sim.results.wording import count, formatter, metric_name, several, units_of
+
+SLOWEST = 25
+MOST_DEVICES = 100
+
+Outcome = Result | Replications
+
+
+def of_run(outcome: Outcome, folder: str) -> Parts:
+    """Title, first lines and sections about a run or replications."""
+    first = first_of(outcome)
+    title = f"{outcome.name or 'run'} under {first.policy}" if first.policy else outcome.name or "run"
+    words = elements.items(_in_words(outcome)) + elements.warnings(remarks(outcome))
+    return title, [headline(outcome)], [
+        Section("In words", words),
+        Section("Figures", _summary(outcome)),
+        Section("Pictures", _pictures(outcome)),
+        Section("By class and by user", _groups(outcome)),
+        Section("Where the waiting came from", _waiting(first)),
+        Section("Devices", _devices(first)),
+        Section("The slowest tasks", _slowest(first)),
+        Section("Scenario", scenario_of(first)),
+        Section("Make it again", commands(first, folder, "run", outcome)),
+    ]  # fmt: skip
+
+
+_TOLD = (
+    "response_mean", "wait_mean", "slowdown_mean", "makespan", "slo_attainment", "gpu_utilisation", "energy_j", "cost",
+)  # fmt: skip
+
+
+def _in_words(outcome: Outcome) -> Iterator[str]:
+    if isinstance(outcome, Result):
+        total, completed = outcome.metric("tasks"), outcome.metric("completed")
+        yield f"{count(completed)} of {count(total)} tasks completed."
+        for name in _TOLD:
+            if name in outcome.names and math.isfinite(outcome.metric(name)):
+                yield f"{sentence_case(metric_name(name))}: {outcome.text(name)}."
+        yield "This is one run: it tells nothing about chance. Replications add intervals."
+        return
+    for name, (mean, half, number) in _means(outcome).items():
+        if name in _TOLD:
+            value = several([mean], units_of(name), [half])[0]
+            yield f"{sentence_case(metric_name(name))} is {value} (95 %, n = {number})."
+    yield from outcome.remarks
+
+
+def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
+    """Of every metric that is defined its mean, the half-width of its interval, and in how many runs it is defined."""
+    table = outcome.summary
+    columns = {column: table[column].astype(float).tolist() for column in ("mean", "ci_low", "ci_high", "n")}
+    rows = zip(map(str, table.index), *columns.values(), strict=True)
+    return {name: (mean, (high - low) / 2, int(n)) for name, mean, low, high, n in rows if math.isfinite(mean)}
+
+
+def _summary(outcome: Outcome) -> str:
+    if isinstance(outcome, Result):
+        values = {name: value for name, value in outcome.values().items() if not math.isnan(value)}
+        return elements.table(
+            ["metric", "value", "name"],
+            [[metric_name(name), Cell(outcome.text(name), value), name] for name, value in values.items()],
+        )
+    rows = [
+        [metric_name(name), Cell(several([mean], units_of(name), [half])[0], mean), Cell(str(number), number), name]
+        for name, (mean, half, number) in _means(outcome).items()
+    ]
+    return elements.table(["metric", "mean and half of its 95 % interval", "n", "name"], rows)
+
+
+def _pictures(outcome: Outcome) -> str:
+    from sim import plots
+
+    first = first_of(outcome)
+    parts = [elements.picture(plots.default(outcome), "the run over time and how tasks fared")]
+    if len(first.tasks):
+        parts.append(elements.picture(plots.heat_map(first), "busy devices over time", "What computed, and when."))
+        parts.append(elements.picture(plots.distributions({first.policy or "run": first}), "distributions over tasks"))
+    if first.metric("energy_j") > 0:
+        parts.append(elements.picture(plots.power(first), "power over time", "The area is the energy."))
+    note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
+    return "".join(parts) + (f"<p>{note}</p>" if note else "")
+
+
+def _groups(outcome: Outcome) -> str:
+    first = first_of(outcome)
+    parts = []
+    for group in ("class", "user"):
+        names = first.tasks[group].astype(str).nunique()
+        if names > 1:
+            chosen = ["tasks", "response_mean", "response_p95", "wait_mean", "slowdown_mean", "slo_attainment"]
+            frame = first.by(group, chosen).dropna(axis=1, how="all")
+            frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MOST_DEVICES)
+            of = " (of the first replication)" if isinstance(outcome, Replications) else ""
+            parts.append(_frame(frame, group, f"By {group}{of}"))
+    return "".join(parts)
+
+
+def _frame(frame: pd.DataFrame, label: str, caption: str = "") -> str:
+    """A table whose columns are metrics, its index the names of rows."""
+    columns = {str(name): _texts(str(name), frame[name].tolist()) for name in frame.columns}
+    rows = [[str(index) or "(none)", *cells] for index, *cells in zip(frame.index, *columns.values(), strict=True)]
+    return elements.table([label, *(metric_name(name) for name in columns)], rows, caption)
+
+
+def _texts(name: str, values: list[float]) -> list[Cell]:
+    units = units_of(name)
+    texts = [formatter(name)(value) for value in values] if units == ((1.0, ""),) else several(values, units)
+    return [Cell(text, float(value)) for text, value in zip(texts, values, strict=True)]
+
+
+def _waiting(first: Result) -> str:
+    from sim.results.explain import CAUSES, explain_all
+
+    if first.metric("wait_mean") != first.metric("wait_mean") or first.metric("wait_mean") == 0:
+        return ""
+    try:
+        table = explain_all(first, "class")
+    except UsageError:  # a run whose waiting cannot be split
+        return ""
+    shown = [cause for cause in CAUSES if table[cause].sum() > 0]
+    rows = []
+    for name, row in table.iterrows():
+        wait, tasks = float(row["wait"]), float(row["tasks"])
+        mean = wait / max(tasks, 1)
+        parts = [Cell(f"{100 * float(row[cause]) / wait:.3g} %" if wait else "–", float(row[cause])) for cause in shown]
+        rows.append([str(name) or "(all)", Cell(count(tasks), tasks), Cell(formatter("wait_mean")(mean), mean), *parts])
+    return elements.table(["class", "tasks", "mean wait", *(cause.replace("_", " ") for cause in shown)], rows,
+                      "Share of the waiting by cause")  # fmt: skip
+
+
+def _devices(first: Result) -> str:
+    table = first.devices
+    names = [name for name in ("utilisation", "allocation") if table[name].notna().any()]
+    kept = table if len(table) <= MOST_DEVICES else table.nlargest(MOST_DEVICES, "busy", keep="first")
+    drawn = bool(table["energy_j"].any())
+    rows = []
+    for record in kept.to_dict("records"):
+        shares = [Cell("–" if math.isnan(record[n]) else f"{100 * record[n]:.3g} %", float(record[n])) for n in names]
+        launches = Cell(count(record["launches"]), record["launches"])
+        energy = [Cell(formatter("energy_j")(record["energy_j"]), float(record["energy_j"]))] if drawn else []
+        rows.append([str(record["device"]), str(record["type"]), *shares, launches, *energy])
+    more = f"The busiest {len(kept)} of {len(table):,}" if len(kept) < len(table) else ""
+    return elements.table(["device", "type", *names, "launches", *(["energy"] if drawn else [])], rows, more)
+
+
+def _slowest(first: Result) -> str:
+    table = first.tasks.dropna(subset=["response"])
+    kept = table.nlargest(SLOWEST, "response", keep="first")
+    if kept.empty:
+        return ""
+    columns = ["response", "wait", "slowdown"]
+    texts = [_texts(name, kept[name].astype(float).tolist()) for name in columns]
+    facts = kept[["id", "class", "user", "device"]].astype(object).fillna("").astype(str).to_numpy().tolist()
+    rows = [[*fact, *cells] for fact, *cells in zip(facts, *texts, strict=True)]
+    return elements.table(["task", "class", "user", "device", *columns], rows)
