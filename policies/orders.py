@@ -18,7 +18,7 @@ def lcfs(task: Task) -> float:
     """Last come, first served, without preemption.
 
     Reference: Kleinrock, Queueing Systems I (1975).  Same mean wait as fcfs where all tasks need one server, at a
-    much greater variance: the oldest starve while load is high.
+    much greater variance.  Weakness: the oldest starve while load is high.
     """
     return -task.arrival
 

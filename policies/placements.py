@@ -22,8 +22,8 @@ def first_fit(task: Task, view: View) -> Placement | None:
     """The first node, and on it the first devices, where its fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
-    at most 1.7 times the fewest bins.  Leaves the last nodes whole for gangs; the cheapest of all (an index lookup).
-    Weakness: blind to what it leaves behind on the node.
+    at most 1.7 times the fewest bins.  Leaves the last nodes whole for gangs.
+    Weakness: blind to what it leaves behind on the node.  Cost: an index lookup, the cheapest of all.
     """
     return view.fit(task)
 
@@ -117,7 +117,7 @@ def random_fit(task: Task, view: View) -> Placement | None:
     """Any node on which its fastest possible mode fits, each as likely; for a fraction any such GPU of it.
 
     The yardstick of placements.  Reference: one of those of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
-    Drawn from the policy's own random stream.  Cost: as best_fit.
+    Drawn from the policy's own random stream.  Weakness: blind to everything.  Cost: as best_fit.
     """
 
     def shuffled(mode: Mode, nodes: np.ndarray) -> tuple[np.ndarray]:

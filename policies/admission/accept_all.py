@@ -1,6 +1,7 @@
 """Everything may wait.
 
-The default.  Under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
+The default.  Reference: none; it is the absence of admission control.
+Weakness: under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
 """
 
 from __future__ import annotations

@@ -11,15 +11,17 @@ Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are
 Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its devices; that is no optimum, and
 a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates are believed; as with sjf long jobs
 may starve; where devices are busy the matching is the best only if busy ones do not reorder their places.
-Cost: O(n² places) a matching, with n at most `window`, and some 2n places of each type, whenever something was released
-or has come and a device is free.
+Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by some
+n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at worst: with
+n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue only the order
+grows with its length.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from heapq import nsmallest
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -27,9 +29,6 @@ from pydantic import Field
 
 from sim.model.tasks import Task
 from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, View
-
-SMALL = 256
-"""With no more places of a type than this all are offered; else only so many places a device as are needed."""
 
 
 class Matched(NamedTuple):
@@ -42,6 +41,24 @@ class Matched(NamedTuple):
     behind: int
 
 
+class Way(NamedTuple):
+    """A mode of a job: its position, the number of its type of device, time, and devices."""
+
+    mode: int
+    kind: int
+    time: float
+    width: float
+
+
+class Waiting(NamedTuple):
+    """A job in the queue: its least time, number, task, and ways to run."""
+
+    time: float
+    number: int
+    task: Task
+    ways: tuple[Way, ...]
+
+
 class AlloX(Scheduler):
     """Matching for the least mean response.
 
@@ -52,30 +69,45 @@ class AlloX(Scheduler):
     def __init__(
         self,
         alpha: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        window: Annotated[int, Field(ge=1, strict=True)] = 32,
+        window: Annotated[int, Field(ge=1, strict=True)] = 64,
     ):
         self.alpha = alpha
         self.window = window
-        self.waiting: dict[int, Task] = {}
-        self._having: dict[str, list[int]] = {}
-        """Nodes by type of device."""
+        self.waiting: dict[int, Waiting] = {}
+        self._order: list[Waiting] = []
+        """The same, shortest first."""
+        self._kinds: dict[str, int] = {}
+        self._having: dict[str, np.ndarray] = {}
+        """Nodes by type of processor."""
+        self._ends: list[list[float]] = []
+        """By type, when what runs will have ended, ascending, for each device once."""
+        self._held: dict[int, tuple[int, float, int]] = {}
+        """Of what runs: number of the type, expected end, and devices."""
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
 
     def begin(self, view: View) -> None:
-        nodes = view.cluster.nodes
-        for name in view.cluster.types:
-            self._having[name] = [
-                node.index for node in nodes
-                if name == node.cpu.type.name or any(name == device.type.name for device in node.accelerators)
-            ]  # fmt: skip
+        self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
+        self._ends = [[] for _ in self._kinds]
+        for name in self._kinds:
+            found = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
+            if found:
+                self._having[name] = np.array(found)
 
     def ready(self, task: Task) -> None:
-        self.waiting[task.index] = task
+        self._over(task)
+        found = Waiting(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
+        self.waiting[task.index] = found
+        insort(self._order, found)
         self._arrivals += 1
 
+    def finished(self, task: Task) -> None:
+        self._over(task)
+
     def gone(self, task: Task) -> None:
-        self.waiting.pop(task.index, None)
+        self._over(task)
+        if task.index in self.waiting:
+            self._leave(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
@@ -84,62 +116,77 @@ class AlloX(Scheduler):
         if self._tried == (view.releases, self._arrivals):
             return
         queues = self._queues(view)
-        if any(len(queue) and queue[0] <= 0 for queue in queues.values()):
-            tasks = self._candidates(view)
-            kinds = list(queues)
-            found = matching([_ways(task, kinds) for task in tasks], list(queues.values()))
-            for place in _fronts(found):
-                task = tasks[place.job]
-                mode = task.modes[place.mode]
-                placement = view.first(mode) if queues[mode.type.name][place.device] <= 0 else None
+        if any(len(queue) and queue[0] <= 0 for queue in queues):
+            jobs = self._candidates(view)
+            for place in _fronts(matching([job.ways for job in jobs], queues)):
+                task = jobs[place.job].task
+                placement = view.first(task.modes[place.mode]) if queues[place.kind][place.device] <= 0 else None
                 if placement is not None and view.holds(task, placement):
-                    del self.waiting[task.index]
+                    self._leave(task)
                     yield Start(task, placement)
+                    self._holds(task, view)
             if not view.running("start"):
                 yield from self._any(view)
         self._tried = (view.releases, self._arrivals)
 
-    def _queues(self, view: View) -> dict[str, np.ndarray]:
+    # Who waits, and who runs --------------------------------------------------------------------------------------
+
+    def _leave(self, task: Task) -> None:
+        del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
+
+    def _holds(self, task: Task, view: View) -> None:
+        """A job started: while rates do not change its devices are free at the end that is expected now."""
+        placement = view.placement_of(task)
+        if placement is None:  # it took no time
+            return
+        kind, end = self._kinds[placement.mode.type.name], view.expected_finish(task)
+        count = max(1, round(placement.mode.width))
+        self._held[task.index] = kind, end, count
+        at = bisect_left(self._ends[kind], end)
+        self._ends[kind][at:at] = [end] * count
+
+    def _over(self, task: Task) -> None:
+        """It runs no longer."""
+        held = self._held.pop(task.index, None)
+        if held is not None:
+            kind, end, count = held
+            at = bisect_left(self._ends[kind], end)
+            del self._ends[kind][at : at + count]
+
+    def _queues(self, view: View) -> list[np.ndarray]:
         """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
-        busy: dict[str, list[float]] = {name: [] for name in view.cluster.types}
-        for task in view.running("start"):
-            placement = view.placement_of(task)
-            assert placement is not None
-            seconds = max(1e-9, view.expected_finish(task) - view.now)
-            busy[placement.mode.type.name] += [seconds] * max(1, round(placement.mode.width))
-        found = {}
-        for name, times in busy.items():
-            free = sum(view.free_on(node, name) for node in self._having[name])
-            found[name] = np.concatenate([np.zeros(math.ceil(free)), np.sort(times)])
+        if not view.steady:
+            for task in view.running("start"):
+                self._over(task)
+                self._holds(task, view)
+        view.nodes.refresh()
+        found = []
+        for name, number in self._kinds.items():
+            free = view.nodes.cores[self._having[name]] if name in self._having else view.nodes.gpus[name]
+            room = min(self.window, math.ceil(float(free.sum()) - 1e-9))
+            busy = np.array(self._ends[number][: self.window])
+            found.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
         return found
 
     def _any(self, view: View) -> Iterator[Decision]:
         """Nothing runs, and what should go first fits nowhere: whatever fits, or all would wait for ever."""
-        for task in list(self.waiting.values()):
-            placement = view.fit(task)
+        for job in list(self.waiting.values()):
+            placement = view.fit(job.task)
             if placement is not None:
-                del self.waiting[task.index]
-                yield Start(task, placement)
+                self._leave(job.task)
+                yield Start(job.task, placement)
+                self._holds(job.task, view)
 
-    def _candidates(self, view: View) -> list[Task]:
-        tasks = list(self.waiting.values())
-        if self.alpha < 1:
-            users = list(dict.fromkeys(task.user for task in tasks))
-            users.sort(key=view.attained)
-            served = dict.fromkeys(users[: math.ceil(self.alpha * len(users))])
-            tasks = [task for task in tasks if task.user in served]
-        if len(tasks) > self.window:
-            tasks = nsmallest(self.window, tasks, key=lambda task: (task.shortest_remaining, task.index))
-        return tasks
+    def _candidates(self, view: View) -> list[Waiting]:
+        if self.alpha >= 1:
+            return self._order[: self.window]
+        users = list(dict.fromkeys(job.task.user for job in self.waiting.values()))
+        users.sort(key=view.attained)
+        served = dict.fromkeys(users[: math.ceil(self.alpha * len(users))])
+        return [job for job in self._order if job.task.user in served][: self.window]
 
 
-class Way(NamedTuple):
-    """A mode of a job: its position, the number of its type of device, time, and devices."""
-
-    mode: int
-    kind: int
-    time: float
-    width: float
+# The matching -----------------------------------------------------------------------------------------------------
 
 
 def matching(ways: Sequence[Sequence[Way]], delays: Sequence[np.ndarray]) -> list[Matched]:
@@ -150,36 +197,60 @@ def matching(ways: Sequence[Sequence[Way]], delays: Sequence[np.ndarray]) -> lis
     from scipy.optimize import linear_sum_assignment
 
     count = len(ways)
-    delays = [delay[:count] for delay in delays]  # of places as far from the end only so many can be taken
-    deep = [_depth(count, len(delay)) for delay in delays]
-    first = np.concatenate([[0], np.cumsum([len(d) * k for d, k in zip(delays, deep, strict=True)])]).astype(int)
+    places = [_places(count, len(delay)) for delay in delays]
+    first = np.concatenate([[0], np.cumsum([len(behind) for behind, _ in places])]).astype(int)
     cost = np.full((count, int(first[-1])), math.inf)
-    chosen = np.zeros(cost.shape, dtype=int)
-    ahead = [np.arange(k)[:, None] for k in deep]
-    for job, mine in enumerate(ways):
-        for mode, kind, time, width in mine:  # of several modes on a type the cheaper one, place by place
-            part = slice(first[kind], first[kind + 1])
-            here = (time * (1 + ahead[kind] * width) + delays[kind][None, :]).ravel()
-            better = here < cost[job, part]
-            cost[job, part][better] = here[better]
-            chosen[job, part][better] = mode
+    for kind, (behind, device) in enumerate(places):
+        part = slice(first[kind], first[kind + 1])
+        for rows, times, widths in _layers(ways, kind):  # of several modes on a type the cheaper one, place by place
+            here = times * (1 + behind * widths) + delays[kind][device]
+            cost[rows, part] = np.minimum(cost[rows, part], here)
     # A place that is out of the question costs more than all others together.
     most = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
-    jobs, places = linear_sum_assignment(np.where(np.isfinite(cost), cost, most * (count + 1)))
+    cost[~np.isfinite(cost)] = impossible = most * (count + 1)
+    kept = _wanted(cost)
+    jobs, chosen = linear_sum_assignment(cost[::-1, kept])  # the longest first are 10 % faster
     found = []
-    for job, place in zip(jobs.tolist(), places.tolist(), strict=True):
-        if math.isfinite(cost[job, place]):
+    for job, place in zip((count - 1 - jobs).tolist(), kept[chosen].tolist(), strict=True):
+        if cost[job, place] < impossible:
             kind = int(np.searchsorted(first, place, side="right")) - 1
-            behind, device = divmod(int(place - first[kind]), len(delays[kind]))
-            found.append(Matched(job, int(chosen[job, place]), kind, device, behind))
+            after, number = (int(column[place - first[kind]]) for column in places[kind])
+            found.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
     return found
 
 
-def _depth(jobs: int, devices: int) -> int:
-    """Places a device: all jobs could stand there, but with many devices they will not."""
-    if not devices:
-        return 0
-    return jobs if jobs * devices <= SMALL else math.ceil(jobs / devices) + 1
+def _cheapest(ways: Sequence[Way], kind: int, behind: int) -> int:
+    """The mode that costs least on a place of a type with so many behind it; the first of equal ones."""
+    return min((way.time * (1 + behind * way.width), order, way.mode)
+               for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
+
+
+def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places on the devices of a type that could be taken: how many run after it, and number of the device.
+
+    A place is no better for anybody than one with as many or fewer behind it on a device that is free as early.
+    Where there are as many such places as jobs, one of them is left to whoever would take it.
+    """
+    each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
+    return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
+
+
+def _wanted(cost: np.ndarray) -> np.ndarray:
+    """Places that are among the n best of any of the n jobs: one of its own n best is left to everybody."""
+    count, places = cost.shape
+    if places <= count:
+        return np.arange(places)
+    best = np.zeros(places, dtype=bool)
+    best[np.argpartition(cost, count - 1, axis=1)[:, :count].ravel()] = True
+    return np.flatnonzero(best)
+
+
+def _layers(ways: Sequence[Sequence[Way]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Jobs with times and widths (as columns) of their first modes on a type, then of their second ones, and so on."""
+    mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
+    for layer in range(max(map(len, mine), default=0)):
+        rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
+        yield np.array(rows), np.array(times)[:, None], np.array(widths)[:, None]
 
 
 def _fronts(found: Sequence[Matched]) -> list[Matched]:
@@ -190,11 +261,11 @@ def _fronts(found: Sequence[Matched]) -> list[Matched]:
     return list(front.values())
 
 
-def _ways(task: Task, kinds: Sequence[str]) -> list[Way]:
+def _ways(task: Task, kinds: dict[str, int]) -> tuple[Way, ...]:
     left = 1.0 - task.done
     found = []
     for position in task.allowed or range(len(task.modes)):
         mode, time = task.modes[position], task.estimates[position] + task.modes[position].fixed
         if math.isfinite(time):
-            found.append(Way(position, kinds.index(mode.type.name), time * left, mode.width))
-    return found
+            found.append(Way(position, kinds[mode.type.name], time * left, mode.width))
+    return tuple(found)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
 from policies.dynamic.reservations import Profile, Reservation
-from sim.model.cluster import Device
+from sim.model.cluster import Device, Partition
 from sim.model.tasks import Task
 from sim.policy import (
+    EVERYWHERE,
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,
@@ -21,6 +22,8 @@ from sim.policy import (
     Start,
     TaskQueue,
     View,
+    nodes_of,
+    partition_of,
 )
 
 Demand = Any
@@ -36,7 +39,8 @@ def by_arrival(task: Task) -> tuple[float, int]:
 
 
 class Window:
-    """The first waiting tasks in order of arrival, at most `size` of them (None: all); the others queue behind."""
+    """The first waiting tasks in order of arrival, at most `size` of each partition (None: all); the others queue
+    behind.  Those bound to none count as one partition."""
 
     def __init__(self, size: int | None):
         self.size = size
@@ -45,47 +49,60 @@ class Window:
         """How many tasks of the window have each demand."""
         self.changed = 0
         """From this position on tasks have been put in since it was last set."""
-        self._behind = TaskQueue()
+        self._count: dict[Partition | None, int] = {}
+        """Tasks of the window by partition."""
+        self._behind: dict[Partition | None, TaskQueue] = {}
 
     def push(self, task: Task) -> None:
-        tasks = self.tasks
-        last = len(tasks)
-        if not tasks or by_arrival(task) > by_arrival(tasks[-1]):
-            if self.size is not None and last >= self.size:
-                self._behind.push(task.arrival, task)
+        partition = partition_of(task)
+        if self.size is not None and self._count.get(partition, 0) >= self.size:
+            last = next(other for other in reversed(self.tasks) if partition_of(other) is partition)
+            if by_arrival(task) > by_arrival(last):
+                self._behind.setdefault(partition, TaskQueue()).push(task.arrival, task)
                 return
+        self._put_in(task, partition)
+
+    def _put_in(self, task: Task, partition: Partition | None) -> None:
+        tasks = self.tasks
+        if not tasks or by_arrival(task) > by_arrival(tasks[-1]):
             tasks.append(task)
-        else:  # it was stopped, or deferred: it may stand before others
+        else:  # it was stopped, or deferred, or had queued behind others of its partition: it may stand before others
             insort(tasks, task, key=by_arrival)
-            self.changed = min(self.changed, tasks.index(task))
+            self.changed = min(self.changed, bisect_left(tasks, by_arrival(task), key=by_arrival))
         demand = demand_of(task)
         self.demands[demand] = self.demands.get(demand, 0) + 1
+        self._count[partition] = self._count.get(partition, 0) + 1
 
     def take(self, position: int) -> Task:
-        """Take a task out; the next from behind comes in at the end."""
+        """Take a task out; the next of its partition from behind comes in, further back."""
         task = self.tasks.pop(position)
-        demand = demand_of(task)
+        partition, demand = partition_of(task), demand_of(task)
         left = self.demands[demand] - 1
         if left:
             self.demands[demand] = left
         else:
             del self.demands[demand]
-        following = self._behind.head()
-        if following is not None:
-            self._behind.pop()
-            self.tasks.append(following)
-            demand = demand_of(following)
-            self.demands[demand] = self.demands.get(demand, 0) + 1
+        self._count[partition] -= 1
+        behind = self._behind.get(partition)
+        following = None if behind is None else behind.head()
+        if behind is not None and following is not None:
+            behind.pop()
+            self._put_in(following, partition)
         return task
 
     def discard(self, task: Task) -> None:
         """A task has gone, from the window or from behind."""
         if task in self.tasks:
-            self.take(self.tasks.index(task))
+            position = self.tasks.index(task)
+            self.take(position)
+            self.changed = min(self.changed, position)
 
 
 class Backfilling(ListScheduler):
-    """First come, first served with a window of `depth` tasks behind the head that may pass it."""
+    """First come, first served with a window of `depth` tasks behind the head that may pass it.
+
+    Where the cluster has partitions, `depth` of each.
+    """
 
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement=placement)
@@ -100,20 +117,28 @@ class Backfilling(ListScheduler):
     def starting(self, task: Task, end: float) -> None:
         """A task is about to start, and expected to end at a time."""
 
-    def start_heads(self, view: View) -> Generator[Decision, None, Task | None]:
-        """Start from the head on until one does not fit: that task, or None when nobody waits."""
+    def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
+        """Start in order until somebody, the head, does not fit; behind it only those that may use none of the nodes
+        of its partition, until one of these does not fit.  Returns the heads, whose partitions share no nodes."""
         window = self.window
         tasks = window.tasks
-        while tasks:
-            task = tasks[0]
-            placement = self.place(task, view)
-            if placement is None:
-                return task
-            window.take(0)
-            window.changed = 0
-            self.starting(task, view.now + view.duration(task, placement))
-            yield Start(task, placement)
-        return None
+        heads: list[Task] = []
+        closed = position = 0
+        while position < len(tasks) and closed != EVERYWHERE:
+            task = tasks[position]
+            nodes = nodes_of(task)
+            placement = None if nodes & closed else self.place(task, view)
+            if placement is not None:
+                window.take(position)
+                window.changed = 0
+                self.starting(task, view.now + view.duration(task, placement))
+                yield Start(task, placement)
+                continue
+            if not nodes & closed:
+                heads.append(task)
+                closed |= nodes
+            position += 1
+        return heads
 
 
 class Reserving(Backfilling):
@@ -169,7 +194,7 @@ class Reserving(Backfilling):
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         self._compare(view)
-        if not self._promised and (yield from self.start_heads(view)) is None:
+        if not self._promised and not (yield from self.start_heads(view)):
             self._profile = None
             yield WAIT_FOR_READY
             return
@@ -186,6 +211,8 @@ class Reserving(Backfilling):
     def _compare(self, view: View) -> None:
         """Has everything ended when it was expected to?"""
         now = view.now
+        if self._ended and self._profile is not None and self._profile.ending:
+            self._profile = None
         for row in self._ended:
             if self._expected.pop(row, now) != now:
                 self._profile = None

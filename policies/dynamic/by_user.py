@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from policies.dynamic.backfilling import Demand, demand_of, fits_nowhere
+from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import (
@@ -19,14 +20,20 @@ from sim.policy import (
     Start,
     TaskQueue,
     View,
+    nodes_of,
+    partition_of,
 )
+
+Line = tuple[str, Partition | None]
+"""An owner, and a partition to which some of its tasks are bound."""
 
 
 class ByUser(ListScheduler):
     """The first task of the user whose standing is least goes next; ties by arrival.
 
-    Under "block" nobody passes a task that does not fit; under "skip" the next user's may.  A user's tasks go in the
-    order of arrival.  Standings are asked for when the round begins and when a user's task has started.
+    Under "block" nobody passes a task that does not fit, on any node of its partition; under "skip" the next user's
+    may.  A user's tasks go in the order of arrival, those bound to another partition in a line of their own.
+    Standings are asked for when the round begins and when a user's task has started.
     """
 
     def __init__(
@@ -37,7 +44,7 @@ class ByUser(ListScheduler):
     ):
         super().__init__(placement=placement, discipline=discipline)
         self.weights = weights or {}
-        self.of_user: dict[str, TaskQueue] = {}
+        self.of_user: dict[Line, TaskQueue] = {}
         self._full: dict[Demand, None] = {}
         """Demands that fit nowhere since the last release."""
         self._seen = -1
@@ -59,11 +66,16 @@ class ByUser(ListScheduler):
         """The order among a user's tasks."""
         return task.arrival
 
+    def owner(self, task: Task) -> str:
+        """Whose turn it must be for the task to go."""
+        return task.user
+
     def ready(self, task: Task) -> None:
         self.left(task)
-        queue = self.of_user.get(task.user)
+        line = self.owner(task), partition_of(task)
+        queue = self.of_user.get(line)
         if queue is None:
-            queue = self.of_user[task.user] = TaskQueue()
+            queue = self.of_user[line] = TaskQueue()
         queue.push(self.key(task), task)
 
     def finished(self, task: Task) -> None:
@@ -76,22 +88,27 @@ class ByUser(ListScheduler):
         if view.releases != self._seen:
             self._seen = view.releases
             self._full.clear()
-        heads = [self._entry(user, task) for user, queue in self.of_user.items() if (task := queue.head()) is not None]
+        heads = [self._entry(line, task) for line, queue in self.of_user.items() if (task := queue.head()) is not None]
         if not heads:
             yield WAIT_FOR_READY
             return
         heapify(heads)
         while heads:
-            user, task = heads[0][-2:]
+            line, task = heads[0][-2:]
+            if line[1] is not None and heads[0] < (again := self._entry(line, task)):
+                heapreplace(heads, again)  # another line of the user has moved on
+                continue
             placement = None if demand_of(task) in self._full else self.place(task, view)
             if placement is None:
                 if fits_nowhere(task, view):
                     self._full[demand_of(task)] = None
                 if self.discipline == "block":
-                    break
-                heappop(heads)
+                    heads = [entry for entry in heads if not nodes_of(entry[-1]) & nodes_of(task)]
+                    heapify(heads)
+                else:
+                    heappop(heads)
                 continue
-            queue = self.of_user[user]
+            queue = self.of_user[line]
             queue.pop()
             self.starting(task, placement, view)
             yield Start(task, placement)
@@ -99,8 +116,8 @@ class ByUser(ListScheduler):
             if following is None:
                 heappop(heads)
             else:
-                heapreplace(heads, self._entry(user, following))
+                heapreplace(heads, self._entry(line, following))
         yield WAIT_FOR_CHANGE
 
-    def _entry(self, user: str, task: Task) -> tuple[Any, float, int, str, Task]:
-        return self.standing(user), task.arrival, task.index, user, task
+    def _entry(self, line: Line, task: Task) -> tuple[Any, float, int, Line, Task]:
+        return self.standing(line[0]), task.arrival, task.index, line, task

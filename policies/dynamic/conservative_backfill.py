@@ -23,7 +23,8 @@ from policies.dynamic.backfilling import Reserving
 class ConservativeBackfill(Reserving):
     """Conservative backfilling, on the first devices.
 
-    depth: how many tasks behind the head have reservations; None: all.  The others wait for their turn.
+    depth: how many tasks behind the head have reservations, of each partition; None: all.  The others
+    wait for their turn.
     """
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):

@@ -19,10 +19,21 @@ import numpy as np
 from pydantic import Field
 
 from policies.orders import fcfs
-from sim.model.cluster import WHOLE
+from sim.model.cluster import WHOLE, Partition
 from sim.model.tasks import RUNNING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import Decision, Discipline, ListScheduler, Move, PlacementRule, Start, View, Wait
+from sim.policy import (
+    Decision,
+    Discipline,
+    ListScheduler,
+    Move,
+    PlacementRule,
+    Start,
+    TaskQueue,
+    View,
+    Wait,
+    partition_of,
+)
 
 Margin = Annotated[float, Field(ge=0)]
 Moves = list[tuple[Task, int]]
@@ -60,16 +71,20 @@ class Defragment(ListScheduler):
             if isinstance(decision, Start) and isinstance(decision.tasks, Task):
                 decision.tasks.memo = view.now
         if self.dispatcher is None:
-            yield from self._make_one_fit(view)
+            yield from self._make_some_fit(view)
         yield last
 
-    def _make_one_fit(self, view: View) -> Iterator[Decision]:
-        """Moves for the oldest waiting task, and its start."""
-        queues = [self.queue] if self.discipline == "block" else list(self.by_shape.values())
-        heads = [(fcfs(head), head.index, head, queue) for queue in queues if (head := queue.head()) is not None]
-        if not heads:
-            return
-        _, _, task, queue = min(heads, key=lambda entry: entry[:2])
+    def _make_some_fit(self, view: View) -> Iterator[Decision]:
+        """Moves for the oldest waiting task of each partition, and its start."""
+        heads = [(fcfs(head), head.index, head, queue) for queue in self.queues() if (head := queue.head()) is not None]
+        heads.sort(key=lambda entry: entry[:2])
+        served: dict[Partition | None, None] = {}
+        for _, _, task, queue in heads:
+            if partition_of(task) not in served:
+                served[partition_of(task)] = None
+                yield from self._make_fit(task, queue, view)
+
+    def _make_fit(self, task: Task, queue: TaskQueue, view: View) -> Iterator[Decision]:
         moves = self._worthwhile(task, view)
         for mover, node in moves:
             placement = view.on_node(_mode_of(mover, view), node, mover)
@@ -138,6 +153,8 @@ class _Nodes:
     def takes(self, mode: Mode) -> np.ndarray:
         host = (self.cores + 1e-9 >= mode.cpus / 1000) & (self.memory >= mode.memory)
         found: np.ndarray = (self.gpus >= mode.gpus) & host
+        if mode.nodes is not None:
+            found &= np.array([mode.allows(node) for node in range(len(found))])
         return found
 
     def tightest(self, mode: Mode, but: int) -> int | None:

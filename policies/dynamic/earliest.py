@@ -154,7 +154,7 @@ class EarliestLine(AssigningScheduler):
             here = sorted((line.free_at(need, now), line.number, line) for line in lines if line.up)
             if len(here) >= mode.gpus and can_host(node, mode):
                 yield tuple(line for _, _, line in here[: mode.gpus])
-            everywhere += here[: _share_of(node, mode)]
+            everywhere += here[: _share_of(node, mode)] if mode.allows(node.index) else []
         if mode.span_any and len(everywhere) >= mode.gpus:
             yield tuple(line for _, _, line in sorted(everywhere)[: mode.gpus])
 

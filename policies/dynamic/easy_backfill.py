@@ -14,7 +14,6 @@ Cost: O(log n) a task, the tasks of the window that may fit, and one shadow a ro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -23,50 +22,51 @@ from pydantic import Field
 from policies.dynamic.backfilling import Backfilling, Demand, demand_of, fits_nowhere
 from sim.model.plan import Placement
 from sim.model.tasks import Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, PlacementRule, Shadow, Start, View
+from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, PlacementRule, Shadow, Start, View, nodes_of
 
 
 class EasyBackfill(Backfilling):
     """EASY backfilling.
 
-    depth: how many tasks behind the head are looked at; None: all.  0 is fcfs.
+    depth: how many tasks behind the head are looked at, of each partition; None: all.  0 is fcfs.
     """
 
     def __init__(self, placement: PlacementRule | None = None, depth: Annotated[int, Field(ge=0)] | None = 100):
         super().__init__(placement, depth)
-        self._head: Task | None = None
+        self._heads: list[Task] = []
         self._releases = -1
-        self._shadow = math.inf
-        """When the head could start, as it looked last."""
+        self._due: dict[int, float] = {}
+        """By row: when heads could start, as it looked last."""
         self._full: dict[Demand, None] = {}
         """Demands that fit nowhere since the last release."""
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        head = yield from self.start_heads(view)
-        if head is None:
+        heads = yield from self.start_heads(view)
+        if not heads:
             yield WAIT_FOR_READY
             return
-        yield from self._backfill(head, view)
+        yield from self._backfill(heads, view)
         yield WAIT_FOR_CHANGE  # a newcomer may pass
 
-    def _backfill(self, head: Task, view: View) -> Iterator[Decision]:
+    def _backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
         window, full = self.window, self._full
-        if view.releases != self._releases or head is not self._head:
-            self._releases, self._head, self._shadow = view.releases, head, math.inf
+        if view.releases != self._releases or heads != self._heads:
+            self._releases, self._heads = view.releases, heads
             window.changed = 0
             full.clear()
-        if view.now > self._shadow:
+            self._due.clear()
+        if any(view.now > time for time in self._due.values()):
             window.changed = 0  # somebody overran: at the new shadow more may be free beside the head
         if len(full) >= len(window.demands) and all(demand in full for demand in window.demands):
             window.changed = len(window.tasks)
             return
         tasks = window.tasks
         position = max(1, window.changed)
-        shadow: Shadow | None = None
+        shadows: dict[int, Shadow] = {}
         while position < len(tasks):
             task = tasks[position]
             demand = demand_of(task)
-            placement = None if demand in full else self.place(task, view)
+            placement = None if demand in full or task in heads else self.place(task, view)
             if placement is None:
                 if demand not in full and fits_nowhere(task, view):
                     full[demand] = None
@@ -74,10 +74,9 @@ class EasyBackfill(Backfilling):
                         break
                 position += 1
                 continue
-            if shadow is None:
-                shadow = view.earliest_fit(head)
-                self._shadow = shadow.time
-            allowed = placement if shadow.survives(task, placement) else self._elsewhere(task, shadow, view)
+            # Nobody stands behind a head with which he shares no node.
+            ahead = [self._shadow_of(head, shadows, view) for head in heads if nodes_of(head) & nodes_of(task)]
+            allowed = placement if survive(ahead, task, placement) else self._elsewhere(task, ahead, view)
             if allowed is None:
                 yield Hold(task, "reservation")
                 position += 1
@@ -86,17 +85,31 @@ class EasyBackfill(Backfilling):
                 yield Start(task, allowed)
         window.changed = len(tasks)  # those behind were not tried yet
 
-    def _elsewhere(self, task: Task, shadow: Shadow, view: View) -> Placement | None:
-        """Without a placement rule: the first place off the head's nodes, or beside what it needs there."""
-        if self.placement is not None or shadow.placement is None:
+    def _shadow_of(self, head: Task, shadows: dict[int, Shadow], view: View) -> Shadow:
+        """Of this round: found when it is first asked for."""
+        shadow = shadows.get(head.index)
+        if shadow is None:
+            shadow = shadows[head.index] = view.earliest_fit(head)
+            self._due[head.index] = shadow.time
+        return shadow
+
+    def _elsewhere(self, task: Task, ahead: list[Shadow], view: View) -> Placement | None:
+        """Without a placement rule: the first place off the heads' nodes, or beside what they need there."""
+        if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return None
-        reserved = {device.node for device in shadow.placement.devices}
+        reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}
         for position in task.modes_by_speed():
             mode = task.modes[position]
             for node in view.nodes_fitting(mode):
                 if node in reserved:
                     continue
                 placement = view.on_node(mode, node, task)
-                if placement is not None and shadow.survives(task, placement):
+                if placement is not None and survive(ahead, task, placement):
                     return placement
         return None
+
+
+def survive(shadows: list[Shadow], task: Task, placement: Placement) -> bool:
+    """Can the task start there without delaying any of them?  Each that says so counts on it; if a later one says no,
+    the earlier ones count too much, which may cost a task its place in this round, but delays no head."""
+    return all(shadow.survives(task, placement) for shadow in shadows)

@@ -101,6 +101,15 @@ def max_min(offers: Offers, base: np.ndarray, levels: int = 1) -> np.ndarray:
     return groups.by_offer(fraction, len(offers.job))
 
 
+def raise_least_once(offers: Offers, base: np.ndarray) -> np.ndarray:
+    """Fractions with the greatest least progress / base: the one program that `max_min` begins with."""
+    groups = _Groups.of(offers, base)
+    if not groups.size:
+        return np.zeros(len(offers.job))
+    _, fraction, _ = groups.raise_least(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
+    return groups.by_offer(fraction, len(offers.job))
+
+
 def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Fractions with the greatest sum of values (by offer), every job having at least this progress.
 

@@ -26,7 +26,7 @@ from policies.dynamic.pairs import Pair, back_to, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds
-from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, nodes_of
 
 
 @dataclass
@@ -71,19 +71,19 @@ class Gandiva(ListScheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         yield from self._judge(view)
-        while (head := (yield from self.start_in_order(view))) is not None:
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self._best(head, view)
-            if pair is None:
-                break
-            if pair.moved is not None:
+            if pair is not None and pair.moved is not None:
                 yield Move(pair.partner, pair.moved)
-            if not view.fits(pair.place.mode, pair.place):  # the host's memory
-                break
+            if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
+                closed |= nodes_of(head)
+                continue
             self.queue.remove(head)
             yield Start(head, pair.place)
             left = (1.0 - head.done, _left(pair.partner, view))
             self._trials[head.index] = Trial(head, pair.partner, view.now, view.now + self.trial, left)
-        if head is None:
+        if not closed:
             for task in view.running("start"):
                 whole = back_to(task, view)
                 if whole is not None:

@@ -24,7 +24,7 @@ from sim.policy import View
 class GangBackfill(Reserving):
     """Reservations for gangs of whole nodes.
 
-    depth: how many tasks behind the head are looked at; None: all.
+    depth: how many tasks behind the head are looked at, of each partition; None: all.
     """
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):

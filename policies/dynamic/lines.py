@@ -194,7 +194,10 @@ class AssigningScheduler(Scheduler):
 
     def gone(self, task: Task) -> None:
         if not self._leave(task):
-            self.waiting -= task in self._new or task in self._homeless
+            for waiting in (self._new, self._homeless):  # it may go on elsewhere, where groups have lines of their own
+                if task in waiting:
+                    waiting.remove(task)
+                    self.waiting -= 1
 
     def device(self, device: Device, up: bool) -> None:
         """Without its cores a node's accelerators cannot be used either."""

@@ -1,10 +1,10 @@
 """Most throughput over time fractions, or most per cost, with deadlines kept where that is possible.
 
 Decides which part of the time each job runs on which type of device; `rounds` realises it.  Progress of a job counts
-against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` (by type of
-device, in any unit, per device and time) the sum of progress over the sum of costs is made greatest; then devices
-stand idle when using them would cost more than it brings.  A job with a deadline gets at least what it still
-needs to end in time, as far as that is possible for all of them.
+against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of
+progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than it
+brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for all of
+them.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
 Weakness: jobs that bring little wait as long as others come; without deadlines nobody is promised anything.
@@ -15,38 +15,41 @@ five times as many with costs.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from policies.dynamic.fractions import Offers, best_ratio, max_sum
+from policies.dynamic.prices import check_costs, prices
 from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
 from sim.errors import Problem, ScenarioError
 from sim.policy import PlanProblem, View
 
 Price = Annotated[float, Field(gt=0)]
+Costs = Literal["prices"] | dict[str, Price]
 
 
 class MaxThroughput(RoundScheduler):
     """Greatest sum of progress, or of progress per cost.
 
-    costs: of a device for a second, hour or any other time, by name of type; types that are not named cost 1.
+    costs: `prices` takes those of the cluster; or by name of type, of a device for an hour or any other time, where the
+        cluster has none.  Types that nobody prices cost 1.
     """
 
     def __init__(
-        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: dict[str, Price] | None = None
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None
     ):
         super().__init__(round_length, rule)
         self.costs = costs
         self.spare = costs is None
 
     def check(self, problem: PlanProblem) -> None:
-        known = problem.cluster.types
-        for name in self.costs or {}:
-            if name not in known:
-                text = f'costs: the cluster has no type "{name}"; it has {", ".join(known)}'
-                raise ScenarioError(Problem(text, key="policy.scheduler"))
+        if self.costs != "prices":
+            check_costs(self.costs or {}, problem.cluster)
+        elif not problem.cluster.priced:
+            text = "costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
 
     def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
         fastest = offers.fastest()
@@ -57,7 +60,8 @@ class MaxThroughput(RoundScheduler):
         self.moving = any(job.task.deadline < math.inf for job in jobs)
         if self.costs is None:
             return max_sum(offers, value, least)
-        price = np.array([self.costs.get(name, 1.0) for name in self._kinds])
+        of_type = prices(view.cluster, {} if self.costs == "prices" else self.costs)
+        price = np.array([of_type[name] for name in self._kinds])
         return best_ratio(offers, value, price[offers.kind] * offers.width, least)
 
     @staticmethod

@@ -4,7 +4,8 @@ Decides when and in which mode.  A job may use the modes in which it needs at mo
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most
 time a device-second there, against the slowest of its modes that are allowed: a fast device goes to whoever makes
 most of it, and a job that gains little leaves it to others.
-Energy of a mode: devices × estimated time × watts above idle; cost: devices × estimated time × the type's price.
+Energy of a mode: devices × estimated time × watts above idle; cost: devices × estimated time × the type's price in the
+cluster, or in `costs`.
 References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain a unit of time as the order;
 Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
 Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
@@ -21,6 +22,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from policies.dynamic.prices import check_costs, prices
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Mode, Task
 from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
@@ -33,7 +35,7 @@ class MultiGeneration(Scheduler):
 
     budget: most energy or cost of a job, in multiples of its least.
     measure: energy or cost.
-    costs: price of a device and time, by name of type; types that are not named cost 1.
+    costs: price of a device and time by name of type, where the cluster has none; types that nobody prices cost 1.
     """
 
     def __init__(
@@ -51,14 +53,15 @@ class MultiGeneration(Scheduler):
         self.waiting: dict[int, Task] = {}
         self._ways: dict[int, list[tuple[float, int]]] = {}
         """By task: (gain, position) of the modes within the budget, the greatest gain first."""
+        self._prices: dict[str, float] = {}
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
 
     def check(self, problem: PlanProblem) -> None:
-        for name in self.costs:
-            if name not in problem.cluster.types:
-                text = f'costs: the cluster has no type "{name}"; it has {", ".join(problem.cluster.types)}'
-                raise ScenarioError(Problem(text, key="policy.scheduler"))
+        check_costs(self.costs, problem.cluster)
+
+    def begin(self, view: View) -> None:
+        self._prices = prices(view.cluster, self.costs)
 
     def ready(self, task: Task) -> None:
         self.waiting[task.index] = task
@@ -111,4 +114,4 @@ class MultiGeneration(Scheduler):
         """Of a second in a mode."""
         if self.measure == "energy":
             return mode.width * (mode.type.power.busy - mode.type.power.idle)
-        return mode.width * self.costs.get(mode.type.name, 1.0)
+        return mode.width * self._prices[mode.type.name]

@@ -1,11 +1,16 @@
-"""Two jobs on one accelerator: who could be joined by whom, and in which modes (for `sharing` and `gandiva`)."""
+"""Two jobs on one accelerator: who could be joined by whom, and in which modes (for `sharing` and `gandiva`).
+
+Either both take fractions of it, or it has `streams: 2` and shares by time slices: then each may run there as if it
+were alone, and how they slow each other down is measured (`pairs` of its sharing) or left to the slices.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sim.model.cluster import WHOLE
+from sim.model.cluster import WHOLE, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
@@ -24,6 +29,11 @@ def is_fraction(mode: Mode) -> bool:
     return mode.gpus == 1 and not mode.whole
 
 
+def is_shared(mode: Mode) -> bool:
+    """Whole accelerators that others may use at the same time."""
+    return mode.whole and not mode.on_cpu and mode.type.streams > 1
+
+
 def alone_modes(task: Task) -> list[int]:
     """Modes that leave nothing to others on their devices, fastest first; where it has none, all."""
     positions = task.modes_by_speed()
@@ -34,6 +44,11 @@ def place_alone(task: Task, view: View) -> Placement | None:
     """The fastest mode that fits where nobody else is: fractions only on empty accelerators."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
+        if is_shared(mode):
+            placement = _on_empty(task, mode, view)
+            if placement is not None:
+                return placement
+            continue
         if not is_fraction(mode):
             placement = view.first(mode)
             if placement is not None and view.holds(task, placement):
@@ -45,10 +60,38 @@ def place_alone(task: Task, view: View) -> Placement | None:
     return None
 
 
+def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
+    """Devices of one node that nobody else uses."""
+    for node in view.nodes_fitting(mode):
+        empty = [d for d in view.cluster.nodes[node].accelerators if d.type is mode.type and not view.running_on(d)]
+        placement = Placement(mode, tuple(empty[: mode.gpus]))
+        if len(empty) >= mode.gpus and view.fits(mode, placement) and view.holds(task, placement):
+            return placement
+    return None
+
+
+def empty_at(mode: Mode, view: View) -> float:
+    """When there will be as many devices on one node as a mode wants, with nobody else on them, by estimate."""
+    ends: dict[Device, float] = {}
+    for task in view.running("start"):
+        placement = view.placement_of(task)
+        assert placement is not None
+        for device in placement.devices:
+            ends[device] = max(ends.get(device, 0.0), view.expected_finish(task))
+    best = math.inf
+    for node in view.cluster.nodes:
+        free = sorted(ends.get(d, view.now) for d in node.accelerators if d.type is mode.type)
+        if len(free) >= mode.gpus:
+            best = min(best, free[mode.gpus - 1])
+    return best
+
+
 def pairs(task: Task, view: View) -> Iterator[Pair]:
     """The accelerators on which one task runs that this one could join.  Cost: linear in the running tasks."""
-    fractions = [task.modes[p] for p in task.modes_by_speed() if is_fraction(task.modes[p])]
-    if not fractions:
+    modes = [task.modes[p] for p in task.modes_by_speed()]
+    fractions = [mode for mode in modes if is_fraction(mode)]
+    whole = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
+    if not fractions and not whole:
         return
     for partner in view.running("start"):
         placement = view.placement_of(partner)
@@ -56,6 +99,10 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
         device = placement.devices[0]
         if placement.mode.gpus != 1 or len(view.running_on(device)) != 1:
             continue
+        for mode in whole:
+            place = Placement(mode, placement.devices)
+            if mode.type is device.type and view.fits(mode, place) and view.holds(task, place):
+                yield Pair(partner, None, place)
         for mode in fractions:
             if mode.type is not device.type:
                 continue

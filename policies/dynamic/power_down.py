@@ -19,16 +19,17 @@ Cost: linear in the accelerators for each round in which something was idle or a
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
 from policies.orders import fcfs
+from policies.prediction import FadingSum
 from sim.model.cluster import Device, DeviceType
 from sim.model.tasks import Mode, Task
 from sim.model.units import Seconds
-from sim.policy import Decision, ListScheduler, PlacementRule, Set, Start, View, Wait
+from sim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, nodes_of
 
 
 class PowerDown(ListScheduler):
@@ -38,6 +39,8 @@ class PowerDown(ListScheduler):
     safety: standard deviations of the demand while a device wakes that are kept awake; 0: only the mean of it.
     memory: seconds over which the demand is averaged.
     """
+
+    undisturbed = False
 
     def __init__(
         self,
@@ -55,8 +58,11 @@ class PowerDown(ListScheduler):
         """Put to sleep by this policy."""
         self._down: dict[int, None] = {}
         self._sleepers: list[Device] = []
-        self._demand: dict[DeviceType, tuple[float, float, float]] = {}
-        """By type: time, devices asked for (decaying), and their squares by task."""
+        self._demand: dict[DeviceType, tuple[FadingSum, FadingSum]] = {}
+        """By type: devices asked for, and their squares by task."""
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        Scheduler.serve(self, counters, alone)  # it does not: devices would sleep while requests wait
 
     def begin(self, view: View) -> None:
         self._sleepers = [
@@ -81,8 +87,8 @@ class PowerDown(ListScheduler):
         if not self._sleepers:
             yield from super().schedule(view)
             return
-        head = yield from self.start_in_order(view)
-        while head is not None:
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
             woken = self._to_wake(head, view)
             for device in woken:
                 self.asleep.pop(device.index)
@@ -90,11 +96,11 @@ class PowerDown(ListScheduler):
                 yield Set(device, "on")
             placement = self.place(head, view) if woken else None
             if placement is None:
-                break
+                closed |= nodes_of(head)
+                continue
             self.queue.remove(head)
             yield Start(head, placement)
-            head = yield from self.start_in_order(view)
-        until = yield from self._put_to_sleep(view, waiting=head is not None)
+        until = yield from self._put_to_sleep(view, waiting=bool(closed))
         yield Wait(until=until)
 
     # Waking -----------------------------------------------------------------------------------------------------
@@ -127,7 +133,7 @@ class PowerDown(ListScheduler):
         found: dict[int, list[Device]] = {}
         for index in sorted(self.asleep):
             device = self.asleep[index]
-            if device.type is mode.type:
+            if device.type is mode.type and mode.allows(device.node):
                 found.setdefault(device.node, []).append(device)
         return found
 
@@ -176,16 +182,21 @@ class PowerDown(ListScheduler):
     def _ask(self, mode: Mode, now: float) -> None:
         if mode.on_cpu:
             return
-        when, devices, squares = self._demand.get(mode.type, (now, 0.0, 0.0))
-        fade = math.exp(-(now - when) / self.memory)
+        demand = self._demand.get(mode.type)
+        if demand is None:
+            demand = self._demand[mode.type] = FadingSum(self.memory), FadingSum(self.memory)
         width = mode.gpu_share
-        self._demand[mode.type] = (now, devices * fade + width, squares * fade + width * width)
+        devices, squares = demand
+        devices.add(now, width)
+        squares.add(now, width * width)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
         """Idle devices to keep awake: the demand of one waking time, and `safety` standard deviations of it."""
-        when, devices, squares = self._demand.get(kind, (now, 0.0, 0.0))
-        part = math.exp(-(now - when) / self.memory) * kind.power.wake / self.memory
-        return math.ceil(part * devices + self.safety * math.sqrt(part * squares) - 0.05)
+        demand = self._demand.get(kind)
+        if demand is None:
+            return 0
+        devices, squares = (part.at(now) * kind.power.wake / self.memory for part in demand)
+        return math.ceil(devices + self.safety * math.sqrt(squares) - 0.05)
 
 
 def saves(kind: DeviceType) -> bool:

@@ -20,6 +20,7 @@ from sim.policy import (
     Stop,
     TaskQueue,
     View,
+    nodes_of,
 )
 
 
@@ -73,10 +74,6 @@ class PreemptiveList(ListScheduler):
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         super().serve(counters, alone)
 
-    def queues(self) -> list[TaskQueue]:
-        """The queues whose heads may start: one, or one a shape."""
-        return [self.queue] if self.discipline == "block" else list(self.by_shape.values())
-
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.preemptive:
             yield from super().schedule(view)
@@ -90,8 +87,11 @@ class PreemptiveList(ListScheduler):
             placement = self.place(task, view)
             if placement is None:
                 placement = yield from self._make_room(task, view)
-            if placement is None:
-                queues.remove(queue)
+            if placement is None and (self.discipline == "skip" or view.over_limit(task)):
+                queues.remove(queue)  # whom a limit keeps blocks those of his partition alone, whoever shares its nodes
+            elif placement is None:
+                closed = nodes_of(task)
+                queues = [one for one in queues if (head := one.head()) is not None and not nodes_of(head) & closed]
             else:
                 queue.remove(task)
                 self.starting(task, placement, view)

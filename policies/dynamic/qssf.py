@@ -1,8 +1,9 @@
 """Quasi-shortest service first: the job with the least predicted GPU time goes first.
 
-Decides when.  The prediction is GPUs × a duration learnt from what has ended in this run: the mean of the user's own
-finished jobs of the same class, recent ones weighing more, blended with the mean over all users while the user has
-little history.  Estimates given with the jobs are not used.
+Decides when.  The prediction is GPUs × a duration learnt from what has ended in this run: the mean, or a quantile, of
+the user's own finished jobs of the same class, recent ones weighing more, blended with that of all users while the user
+has little history (`policies.prediction.durations`).  Estimates given with the jobs are not used.  How far predictions
+were from what came is noted with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
 (2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here the
 means stand alone.
@@ -12,10 +13,11 @@ Cost: O(log n) a job; a prediction is made once, when the job begins to wait.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from policies.prediction import DurationHistory, Score, told
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import Discipline, ListScheduler, PlacementRule, View
@@ -25,8 +27,9 @@ class Qssf(ListScheduler):
     """Quasi-shortest service first.
 
     decay: weight of the history against the latest job in a user's mean.
-    trust: jobs of a user until which the mean over all users counts as much as his own.
+    trust: jobs of a user until which all users' jobs count as much as his own.
     default: predicted duration while nothing has ended.
+    quantile: predict this quantile of the last `window` durations; none: the mean.
     """
 
     def __init__(
@@ -36,34 +39,41 @@ class Qssf(ListScheduler):
         default: Annotated[Seconds, Field(gt=0)] = 3600.0,
         placement: PlacementRule | None = None,
         discipline: Discipline = "block",
+        quantile: Annotated[float, Field(gt=0, lt=1)] | None = None,
+        window: Annotated[int, Field(ge=1)] = 100,
     ):
         super().__init__(self.predicted, placement, discipline)
-        self.decay = decay
-        self.trust = trust
-        self.default = default
+        self.history = DurationHistory(decay, trust, default, quantile, window)
+        self.score = Score(0.5 if quantile is None else quantile)
+        self.notes: dict[str, Any] = {}
+        self._said: dict[int, float] = {}
+        """Durations predicted when a job began to wait, by row."""
         self._view: View | None = None
-        self._means: dict[tuple[str, str], tuple[int, float]] = {}
-        """By user and class: how many have ended, and their mean duration."""
-        self._all = (0, 0.0)
 
     def begin(self, view: View) -> None:
         self._view = view
 
     def predicted(self, task: Task) -> float:
         """GPU-seconds (core-seconds)."""
-        count, everybody = self._all
-        everybody = everybody if count else self.default
-        jobs, own = self._means.get((task.user, task.class_), (0, 0.0))
-        part = jobs / (jobs + self.trust)
-        mode = task.modes[task.modes_by_speed()[0]]
-        return mode.width * (part * own + (1 - part) * everybody)
+        return _width(task) * self.history.forecast(task.user, task.class_)
+
+    def ready(self, task: Task) -> None:
+        super().ready(task)
+        self._said.setdefault(task.index, self.history.forecast(task.user, task.class_))
 
     def finished(self, task: Task) -> None:
         assert self._view is not None
-        mode = task.modes[task.modes_by_speed()[0]]
-        seconds = self._view.attained(task) / mode.width
-        key = task.user, task.class_
-        jobs, own = self._means.get(key, (0, seconds))
-        self._means[key] = jobs + 1, self.decay * own + (1 - self.decay) * seconds
-        count, everybody = self._all
-        self._all = count + 1, everybody + (seconds - everybody) / (count + 1)
+        said = self._said.pop(task.index, None)
+        if said is None:
+            return  # a request of a service: it ran in a batch, and was never predicted
+        seconds = self._view.attained(task) / _width(task)
+        self.history.observe(task.user, task.class_, seconds)
+        self.score.note(seconds, said)
+        self.notes |= told("duration", self.score.error)
+
+    def gone(self, task: Task) -> None:
+        self._said.pop(task.index, None)
+
+
+def _width(task: Task) -> float:
+    return task.modes[task.modes_by_speed()[0]].width

@@ -5,7 +5,9 @@ quota it may borrow what fits while no job within a quota waits for the room.  W
 borrowers are stopped, the latest start first, just as many as it needs; they wait again, with their work kept.
 Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
 2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption.
-`tiers` order jobs of one kind: quality of service by class, the highest first, and a lower tier gives way first.
+Whose the quotas are is said by `of`: users, accounts, virtual clusters (the column `vc`), partitions or classes.
+`tiers` order jobs of one kind by their quality of service (the label `qos`, without one the class), the highest first,
+and a lower tier gives way first.
 Weakness: a quota in GPUs says nothing of where they lie, so that a gang within its quota can wait for a whole node
 held by others within theirs; borrowers pay for every stop.
 Cost: O(users) a round, and one pass over the borrowers for a job within its quota that does not fit.
@@ -14,25 +16,40 @@ Cost: O(users) a round, and one pass over the borrowers for a job within its quo
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from policies.dynamic.backfilling import fits_nowhere
-from policies.dynamic.by_user import ByUser
+from policies.dynamic.by_user import ByUser, Line
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, PlacementRule, PlanProblem, Start, Stop, View
+from sim.model.tasks import Task, Tasks
+from sim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Hold,
+    PlacementRule,
+    PlanProblem,
+    Start,
+    Stop,
+    View,
+    nodes_of,
+)
+
+SHOWN = 10
+"""Owners that a message lists."""
 
 
 class QuotaBorrow(ByUser):
     """Quotas, borrowing and reclaim.
 
-    quotas: GPUs by user; the others own `default`.  Tasks on cores alone count nothing.
-    borrow: may users go beyond their quotas?
+    quotas: GPUs by owner; the others own `default`.  Tasks on cores alone count nothing.
+    of: who owns them: user, account, vc, partition or class.
+    borrow: may owners go beyond their quotas?
     reclaim: are borrowers stopped for jobs within quotas?
-    tiers: quality of service by class; the highest goes first, others have 0.
+    tiers: quality of service by its name; the highest goes first, others have 0.
     """
 
     def __init__(
@@ -43,7 +60,9 @@ class QuotaBorrow(ByUser):
         reclaim: bool = True,
         tiers: dict[str, float] | None = None,
         placement: PlacementRule | None = None,
+        of: Literal["user", "account", "vc", "partition", "class"] = "user",
     ):
+        self.of = of
         super().__init__(None, placement, "skip")
         self.quotas = quotas or {}
         self.default = default
@@ -55,62 +74,90 @@ class QuotaBorrow(ByUser):
         """Running tasks in the order of their start, and their GPUs."""
 
     def check(self, problem: PlanProblem) -> None:
-        unknown = [user for user in self.quotas if user not in problem.tasks.users]
+        present = self._owners(problem.tasks)
+        unknown = [owner for owner in self.quotas if owner not in present]
         if unknown:
-            known = ", ".join(user for user in problem.tasks.users if user) or "none: give the tasks users"
-            text = f'quotas names user "{unknown[0]}", and no task is his; users are {known}'
+            listed = [owner for owner in present if owner]
+            more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+            known = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
+            text = f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {known}'
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
-    def quota(self, user: str) -> float:
-        return self.quotas.get(user, self.default)
+    def _owners(self, tasks: Tasks) -> list[str]:
+        """All owners of tasks."""
+        listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(self.of)
+        if listed is not None:
+            return listed
+        column = tasks.extra.get(self.of)
+        return [] if column is None else list(dict.fromkeys(str(cell) for cell in column.tolist()))
+
+    def owner(self, task: Task) -> str:
+        if self.of == "user":
+            return task.user
+        if self.of == "class":
+            return task.class_
+        return task.partition if self.of == "partition" else task.label(self.of)
+
+    def tier(self, task: Task) -> float:
+        return self.tiers.get(task.label("qos") or task.class_, 0.0)
+
+    def quota(self, owner: str) -> float:
+        return self.quotas.get(owner, self.default)
 
     def key(self, task: Task) -> tuple[float, float]:
-        return -self.tiers.get(task.class_, 0.0), task.arrival
+        return -self.tier(task), task.arrival
 
     def needs(self, task: Task) -> float:
         """GPUs in its fastest mode."""
         return task.modes[task.modes_by_speed()[0]].gpu_share
 
     def within(self, task: Task) -> bool:
-        return self.used.get(task.user, 0.0) + self.needs(task) <= self.quota(task.user) + 1e-9
+        owner = self.owner(task)
+        return self.used.get(owner, 0.0) + self.needs(task) <= self.quota(owner) + 1e-9
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         gpus = placement.mode.gpu_share
-        self.used[task.user] = self.used.get(task.user, 0.0) + gpus
+        owner = self.owner(task)
+        self.used[owner] = self.used.get(owner, 0.0) + gpus
         self._of[task.index] = task, gpus
 
     def left(self, task: Task) -> None:
         entry = self._of.pop(task.index, None)
         if entry is not None:
-            self.used[task.user] -= entry[1]
+            self.used[self.owner(task)] -= entry[1]
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        owed = yield from self._serve(view, within=True)
+        owed = yield from self._serve(view, within=True, owed=0)
         if self.borrow:
             yield from self._serve(view, within=False, owed=owed)
         yield WAIT_FOR_CHANGE if view.waiting_count else WAIT_FOR_READY
 
-    def _serve(self, view: View, within: bool, owed: bool = False) -> Generator[Decision, None, bool]:
-        """Start heads of users, those within their quotas or those that borrow; does one within its quota wait?"""
-        passed: dict[str, None] = {}
+    def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
+        """Start heads of users, those within their quotas or those that borrow.
+
+        owed: bitmask of the nodes on which somebody within his quota waits.  Returns those of whom it passed over.
+        """
+        passed: dict[Line, None] = {}
+        waited_for = 0
         while True:
             heads = [
-                (self.key(task), task.index, user, task)
-                for user, queue in self.of_user.items()
-                if user not in passed and (task := queue.head()) is not None and self.within(task) == within
+                (self.key(task), task.index, line, task)
+                for line, queue in self.of_user.items()
+                if line not in passed and (task := queue.head()) is not None and self.within(task) == within
             ]
             if not heads:
-                return bool(passed) and within
-            _, _, user, task = min(heads)
+                return waited_for
+            _, _, line, task = min(heads)
             placement = self.place(task, view)
             if placement is None and within and self.reclaim and fits_nowhere(task, view):
                 placement = yield from self._take_back(task, view)
-            if placement is None or (owed and self._for_good(task)):
+            if placement is None or (owed & nodes_of(task) and self._for_good(task)):
                 if placement is not None:
                     yield Hold(task, "quota")
-                passed[user] = None
+                passed[line] = None
+                waited_for |= nodes_of(task)
                 continue
-            self.of_user[user].pop()
+            self.of_user[line].pop()
             self.starting(task, placement, view)
             yield Start(task, placement)
 
@@ -123,10 +170,11 @@ class QuotaBorrow(ByUser):
         over = {user: used - self.quota(user) for user, used in self.used.items() if used > self.quota(user) + 1e-9}
         borrowed = []
         for other, gpus in reversed(self._of.values()):
-            if over.get(other.user, 0.0) > 1e-9:
-                over[other.user] -= gpus
+            owner = self.owner(other)
+            if over.get(owner, 0.0) > 1e-9:
+                over[owner] -= gpus
                 borrowed.append(other)
-        borrowed.sort(key=lambda other: self.tiers.get(other.class_, 0.0))
+        borrowed.sort(key=self.tier)
         found = view.make_room(task, borrowed)
         if found is None:
             return None

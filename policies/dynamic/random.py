@@ -3,6 +3,7 @@
 Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
 Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,
 at a greater variance.  The baseline that a policy must beat to be worth anything.
+Weakness: blind to everything; a long wait is as likely as luck makes it.
 Cost: O(log n) a task.
 """
 

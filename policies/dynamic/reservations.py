@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sim.model.cluster import WHOLE, Device, DeviceType, Node
+from sim.model.cluster import WHOLE, Device, DeviceType, Node, Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
@@ -124,6 +124,8 @@ class Timeline:
 
     def most(self, mode: Mode, start: float, end: float) -> int:
         """How many devices of a gang could be here all the time."""
+        if self.dead or not mode.allows(self.node.index):
+            return 0
         count = mode.gpus
         position = max(0, bisect_right(self.times, start) - 1)
         while count and position < len(self.spans):
@@ -134,13 +136,17 @@ class Timeline:
             position += 1
         return count
 
-    def earliest(self, mode: Mode, duration: float, now: float, before: float) -> float | None:
-        """The first time before another at which the mode has room long enough."""
-        if self.dead or (mode.on_cpu and self.node.cpu.type is not mode.type):
+    def earliest(
+        self, mode: Mode, duration: float, now: float, before: float, since: float | None = None
+    ) -> float | None:
+        """The first time before another (and not before `since`) at which the mode has room long enough."""
+        if self.dead or (mode.on_cpu and self.node.cpu.type is not mode.type) or not mode.allows(self.node.index):
             return None
         self.forget(now)
         times, spans = self.times, self.spans
         first, count = 0, len(spans)
+        if since is not None:
+            first, now = max(0, bisect_right(times, since) - 1), since
         while first < count:
             start = max(now, times[first])
             if start >= before:
@@ -156,13 +162,52 @@ class Timeline:
         return None
 
 
+class Pool:
+    """GPUs (millionths) that jobs of a partition with a limit hold, from each time to the next one's."""
+
+    def __init__(self, partition: Partition, now: float):
+        assert partition.max_gpus is not None
+        self.most = round(partition.max_gpus * WHOLE)
+        self.times = [now]
+        self.held = [0]
+
+    def _split(self, time: float) -> int:
+        position = max(0, bisect_right(self.times, time) - 1)
+        if self.times[position] < time:
+            position += 1
+            self.times.insert(position, time)
+            self.held.insert(position, self.held[position - 1])
+        return position
+
+    def occupy(self, start: float, end: float, mode: Mode) -> None:
+        first = self._split(start)
+        last = len(self.held) if math.isinf(end) else self._split(end)
+        for position in range(first, last):
+            self.held[position] += mode.gpus * mode.share
+
+    def earliest(self, mode: Mode, duration: float, since: float) -> float:
+        """The first time from `since` on at which the limit leaves room long enough; inf if there is none."""
+        room = self.most - mode.gpus * mode.share
+        start = since
+        for position in range(max(0, bisect_right(self.times, since) - 1), len(self.times)):
+            if self.times[position] > start and self.times[position] >= start + duration:
+                break
+            if self.held[position] > room:
+                start = self.times[position + 1] if position + 1 < len(self.times) else math.inf
+        return start
+
+
 class Profile:
-    """All nodes, from now on."""
+    """All nodes, from now on, and the limits of partitions on GPUs in use."""
 
     def __init__(self, view: View, down: Iterable[Device] = ()):
         now = view.now
         down = list(down)
         self.timelines = [Timeline(node, down, now) for node in view.cluster.nodes]
+        limited = [one for one in view.cluster.partitions.values() if one.max_gpus is not None]
+        self.pools = {one: Pool(one, now) for one in limited}
+        self.ending = False
+        """Did something run that was to have ended by then?"""
         for task in view.running("start"):
             placement = view.placement_of(task)
             if placement is None or view.batch_of(task)[0] is not task:
@@ -170,13 +215,16 @@ class Profile:
             counts: dict[int, int] = {}
             for device in placement.devices:
                 counts[device.node] = counts.get(device.node, 0) + (placement.mode.gpus > 0)
-            # Who overruns its estimate ends at once, but not yet.
+            # Who overruns its estimate, or takes no time, ends at once, but not yet.
             end = max(view.expected_finish(task), math.nextafter(now, math.inf))
+            self.ending = self.ending or end == math.nextafter(now, math.inf)
             self.occupy(Reservation(now, end, placement.mode, tuple(counts.items())))
 
     def occupy(self, reserved: Reservation) -> None:
         for number, count in reserved.nodes:
             self.timelines[number].occupy(reserved.time, reserved.end, reserved.mode, count)
+        if reserved.mode.partition in self.pools:
+            self.pools[reserved.mode.partition].occupy(reserved.time, reserved.end, reserved.mode)
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
@@ -185,7 +233,7 @@ class Profile:
             mode = task.modes[position]
             duration = _duration(task, mode)
             for timeline in self.timelines:
-                start = timeline.earliest(mode, duration, now, best)
+                start = self._earliest(timeline, mode, duration, now, best)
                 if start is not None:
                     best = start
                     chosen = Reservation(start, start + duration, mode, ((timeline.node.index, mode.gpus),))
@@ -197,15 +245,33 @@ class Profile:
                     best, chosen = across.time, across
         return chosen
 
+    def _earliest(
+        self, timeline: Timeline, mode: Mode, duration: float, now: float, before: float
+    ) -> float | None:
+        """The first time at which a node has room and the limit of the partition leaves some."""
+        start = timeline.earliest(mode, duration, now, before)
+        pool = None if mode.partition is None else self.pools.get(mode.partition)
+        while pool is not None and start is not None:
+            allowed = pool.earliest(mode, duration, start)
+            if allowed == start:
+                break
+            start = None if allowed >= before else timeline.earliest(mode, duration, now, before, allowed)
+        return start
+
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
         moments = {max(now, time): None for timeline in self.timelines for time in timeline.times}
+        pool = None if mode.partition is None else self.pools.get(mode.partition)
+        if pool is not None:
+            moments |= {max(now, time): None for time in pool.times}
         for start in sorted(moments):
             if start >= before:
                 return None
+            if pool is not None and pool.earliest(mode, duration, start) > start:
+                continue
             chosen, left = [], mode.gpus
             for timeline in self.timelines:
-                here = 0 if timeline.dead else min(left, timeline.most(mode, start, start + duration))
+                here = min(left, timeline.most(mode, start, start + duration))
                 if here:
                     chosen.append((timeline.node.index, here))
                     left -= here

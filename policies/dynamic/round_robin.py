@@ -20,7 +20,7 @@ from pydantic import Field
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait
+from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait, nodes_of
 
 ROUNDING = 1e-6
 """A turn that lacks less than this part of a quantum is over."""
@@ -72,17 +72,19 @@ class RoundRobin(ListScheduler):
     serve = Scheduler.serve  # refused: batches run to their end, and have no turns
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        while (head := (yield from self.start_in_order(view))) is not None:
-            if any(view.fits(mode) for mode in head.modes):
-                break  # the placement rule declines, or the head's data find no room
-            over = [task for task in view.running("start") if self._is_over(task, view)]
-            found = view.make_room(head, over)
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
+            found = None
+            if not any(view.fits(mode) for mode in head.modes):  # else the rule declines, or its data find no room
+                over = [task for task in view.running("start") if self._is_over(task, view)]
+                found = view.make_room(head, over)
             if found is None:
-                break
+                closed |= nodes_of(head)
+                continue
             for victim in found[1]:
                 del self.turn_ends[victim.index]
                 yield Stop(victim)
-        if head is None:
+        if not closed:
             yield WAIT_FOR_READY
             return
         to_come = (end for end in self.turn_ends.values() if end > view.now)

@@ -360,6 +360,8 @@ class _Room:
         best: tuple[tuple[float, int], list[Device]] | None = None
         across: list[Device] = []
         for node in self._with(mode):
+            if not mode.allows(node.index):
+                continue
             devices = self._free_on(node, mode)
             if mode.on_cpu:
                 fits, room = bool(devices), self.cores[node.index]

@@ -5,7 +5,7 @@ is one.  Else every GPU with one job is looked at: if both were there together, 
 until the first ends, would the sum of both finish times be less than if the head waited for a place of its own?  The
 best such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.
 The table holds, by class and class of the partner, how many times slower a job gets beside the other; without one the
-device's own figures are taken (`interference` of mps, shares and `switch_cost` of time slices).
+device's own figures are taken (its measured `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
 Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU Clusters
 (NSDI 2022), of whose GPU sharing this is the careful form; tables of measured pairs as in Gavel (Narayanan et al.,
 OSDI 2020).
@@ -22,11 +22,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.pairs import Pair, alone_modes, pairs, place_alone
+from policies.dynamic.pairs import Pair, alone_modes, empty_at, is_shared, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View
+from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View, nodes_of
 
 Slowdown = Annotated[float, Field(ge=1)]
 
@@ -48,17 +48,17 @@ class SharingByTable(ListScheduler):
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        while (head := (yield from self.start_in_order(view))) is not None:
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self._best(head, view)
-            if pair is None:
-                break
-            if pair.moved is not None:
+            if pair is not None and pair.moved is not None:
                 yield Move(pair.partner, pair.moved)
-            if not view.fits(pair.place.mode, pair.place):  # the host's memory
-                break
+            if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
+                closed |= nodes_of(head)
+                continue
             self.queue.remove(head)
             yield Start(head, pair.place)
-        yield WAIT_FOR_READY if head is None else WAIT_FOR_CHANGE
+        yield WAIT_FOR_CHANGE if closed else WAIT_FOR_READY
 
     def _best(self, task: Task, view: View) -> Pair | None:
         """The pair that saves most; None where waiting is better."""
@@ -79,6 +79,10 @@ class SharingByTable(ListScheduler):
         best = math.inf
         for position in alone_modes(task):
             mode = task.modes[position]
+            if is_shared(mode):
+                seconds = task.estimates[position] * (1.0 - task.done) + mode.fixed
+                best = min(best, empty_at(mode, view) - view.now + seconds)
+                continue
             shadow = view.earliest_fit(task, mode)
             if shadow.placement is not None and shadow.time > view.now:
                 best = min(best, shadow.time - view.now + view.duration(task, shadow.placement))
@@ -96,6 +100,8 @@ class SharingByTable(ListScheduler):
         ours = view.duration(task, pair.place)
         first = self.slowdown(task, pair.place.mode, pair.partner, mode)
         second = self.slowdown(pair.partner, mode, task, pair.place.mode)
+        if math.inf in (first, second):
+            return math.inf
         return math.fsum(finish_times(ours, first, theirs, second))
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
@@ -104,6 +110,9 @@ class SharingByTable(ListScheduler):
         if known is not None:
             return known
         sharing = mode.type.sharing
+        measured = sharing.slower.get((task.class_, partner.class_))
+        if measured is not None:
+            return measured
         if sharing.kind == "mps":
             return 1.0 + sharing.interference * its.share / WHOLE
         if sharing.kind == "timeslice":

@@ -1,6 +1,7 @@
 """Round robin: the replicas take turns.
 
 Decides which replica serves a request: the next in turn, whatever they have to do.
+Reference: none; the yardstick of load balancing.
 Weakness: requests of uneven length pile up on some replicas while others idle; the lower bound on the mean wait is
 that of cyclic splitting, well above one common queue's.
 Cost: O(1) a request.

@@ -402,7 +402,8 @@ def ordered(
             head = min(position[task] for task in one.tasks)
             key = {**key, **{task: (head, number) for number, task in enumerate(one.tasks)}}
     order.sort(key=key.__getitem__)
-    made = graham(times, counts, order, tasks.arrival, graph)
+    since = None if instance.free is None else [instance.free[site.kind][list(site.lanes)] for site in sites]
+    made = graham(times, counts, order, tasks.arrival, graph, since)
     lanes = [sites[site].lanes[lane] for site, lane in zip(made.kind.tolist(), made.lane.tolist(), strict=True)]
     kinds = [sites[site].kind for site in made.kind.tolist()]
     return Schedule(made.start, made.finish, np.array(kinds, dtype=int), np.array(lanes, dtype=int), made.order)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from policies.static.insertion import Insertion, InsertionPlanner
+from policies.static.instance import Free
 from policies.static.ranks import Needs, Ways, by_key, downward, needs, upward, ways
 from policies.static.schedule import Graph, Schedule, topological
 from policies.static.traffic import Traffic
@@ -49,14 +50,15 @@ def cpop(
     traffic: Traffic | None = None,
     insertion: bool = True,
     overlap: bool = True,
+    since: Free = None,
 ) -> Schedule:
     """CPOP on the `counts[t]` lanes of each type; ties go to the first type and lane."""
-    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap)
+    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap, since)
     need, before = needs(times, counts, traffic), ways(predecessors, traffic)
     order, mean = topological([tuple(earlier) for earlier in before]), need.mean()
     up, down = upward(mean, before, order), downward(mean, before, order)
     path = critical_tasks(up, before)
-    home = lane_of_path(need, path)
+    home = lane_of_path(need, path, since)
     critical = set(path)
     for task in by_key([-(u + d) for u, d in zip(up, down, strict=True)], before):
         begin, cost = lanes.offer(task)
@@ -80,10 +82,13 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
     return path
 
 
-def lane_of_path(need: Needs, path: Sequence[int]) -> int:
-    """The first lane that runs most of the tasks, and of those the one that takes least for them."""
+def lane_of_path(need: Needs, path: Sequence[int], since: Free = None) -> int:
+    """The lane that runs most of the tasks, of those one that takes least for them, and of those the first free."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
     with_lanes = order[need.lanes[order] > 0]
-    return int(np.flatnonzero(need.place == with_lanes[0])[0]) if len(with_lanes) else 0
+    if not len(with_lanes):
+        return 0
+    lanes = np.flatnonzero(need.place == with_lanes[0])
+    return int(lanes[np.concatenate(since)[lanes].argmin()] if since else lanes[0])

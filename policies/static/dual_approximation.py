@@ -43,6 +43,7 @@ from scipy.optimize import linprog
 
 from policies.static.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
 from policies.static.instance import instance_of, list_schedule
+from policies.static.two_types_rest import rest_of_two_types
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -105,7 +106,8 @@ class DualApproximation(PlannedScheduler):
     """Dual approximation (Kedad-Sidhoum, Monna, Mounié, Trystram 2013), independent tasks on CPUs and one GPU type.
 
     Plans as if all tasks were there at time 0 and transfers took no time; where tasks arrive one after the other,
-    each lane waits for its next one, the bound holds, and no ratio is guaranteed.
+    each lane waits for its next one, the bound holds, and no ratio is guaranteed; nor is one in mid-run
+    (`two_types_rest`).
     ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
     tolerance: the bisection stops when the guess is known to this relative precision.
     method: "collapsed", or "paper" for the recursion as published, for comparison: slow, small instances only.
@@ -137,7 +139,10 @@ class DualApproximation(PlannedScheduler):
         impossible = np.full(instance.size, np.inf)
         p, q = (instance.time[:, sides[cpu]] if cpu in sides else impossible for cpu in (True, False))
         m, k = (instance.counts[sides[cpu]] if cpu in sides else 0 for cpu in (True, False))
-        solution = solve(p, q, m, k, self.ratio, self.tolerance, self.method)
+        if instance.free is not None:
+            both = [sides.get(True), sides.get(False)]
+            return rest_of_two_types(instance, p, q, both, lambda p, q: self._solve(p, q, m, k))
+        solution = self._solve(p, q, m, k)
         best = solution.schedule
         placed = (
             (float(best.starts[task]), task, sides[not best.on_gpu[task]], int(best.lanes[task]))
@@ -154,6 +159,9 @@ class DualApproximation(PlannedScheduler):
             "guess": solution.guess,
         }
         return plan
+
+    def _solve(self, p: np.ndarray, q: np.ndarray, m: int, k: int) -> Solution:
+        return solve(p, q, m, k, self.ratio, self.tolerance, self.method)
 
 
 def waiting(schedule: Schedule, p: np.ndarray, q: np.ndarray, arrival: np.ndarray) -> float:

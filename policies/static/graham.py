@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from policies.static.graph_bounds import graph_bound
-from policies.static.instance import runnable
+from policies.static.instance import Free, runnable
 from policies.static.schedule import Graph, Schedule, graph_of, plan_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -45,7 +45,7 @@ class Graham(PlannedScheduler):
         keys = {"given": np.zeros(instance.size), "longest": -shortest, "shortest": shortest}
         order = np.argsort(keys[self.order], kind="stable").tolist()
         tasks = problem.tasks
-        schedule = graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        schedule = graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
         return plan_of(instance, schedule, bound)
 
@@ -56,10 +56,12 @@ def graham(
     order: Sequence[int],
     ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
+    since: Free = None,
 ) -> Schedule:
     """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
 
     The first idle lane (types in order, then lanes) chooses first.
+    since: when each lane of each type is free at first; None: at 0.
     """
     size, kinds = times.shape
     schedule = Schedule.empty(size)
@@ -68,20 +70,25 @@ def graham(
     group_of = group_of.reshape(-1)
     waiting: list[list[tuple[int, int]]] = [[] for _ in groups]  # heaps of (position in the list, task)
     serves = [[number for number, group in enumerate(groups) if group[kind]] for kind in range(kinds)]
-    idle = [list(range(count)) for count in counts]  # heaps
+    idle: list[list[int]] = [[] if since else list(range(count)) for count in counts]  # heaps
     position = np.empty(size, dtype=np.int64)
     position[list(order)] = np.arange(size)
     missing = [len(set(p)) for p in predecessors] if predecessors is not None else [0] * size
     after = successors(predecessors) if predecessors is not None else None
-    # (time, lane is given back (0) or a task is there (1), number, type)
+    # (time, lane is given back by a task (0), a task is there (1), a lane is free at first (-1), number, type)
     events = [(0.0 if ready is None else float(ready[j]), 1, j, 0) for j in range(size) if not missing[j]]
+    for kind, times_free in enumerate(since or ()):
+        events += [(float(at), -1, lane, kind) for lane, at in enumerate(times_free)]
     heapq.heapify(events)
     while events:
         now = events[0][0]
         while events and events[0][0] == now:
-            _, arrives, number, kind = heapq.heappop(events)
-            if arrives:
+            _, what, number, kind = heapq.heappop(events)
+            if what == 1:
                 heapq.heappush(waiting[group_of[number]], (int(position[number]), number))
+                continue
+            if what == -1:
+                heapq.heappush(idle[kind], number)
                 continue
             heapq.heappush(idle[kind], int(schedule.lane[number]))
             for successor in after[number] if after is not None else ():

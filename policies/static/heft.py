@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from policies.static.insertion import Insertion, InsertionPlanner
+from policies.static.instance import Free
 from policies.static.ranks import needs, upward, ways
 from policies.static.schedule import Graph, Schedule, topological
 from policies.static.traffic import Traffic
@@ -52,9 +53,10 @@ def heft(
     traffic: Traffic | None = None,
     insertion: bool = True,
     overlap: bool = True,
+    since: Free = None,
 ) -> Schedule:
     """HEFT on the `counts[t]` lanes of each type; ties go to the first type and lane."""
-    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap)
+    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap, since)
     for task in ranking(times, counts, predecessors, traffic):
         begin, cost = lanes.offer(task)
         lanes.place(task, int((begin + cost).argmin()), begin, cost)

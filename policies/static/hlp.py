@@ -30,7 +30,7 @@ from policies.static.bounds import TOLERANCE
 from policies.static.graham import graham
 from policies.static.graph_bounds import graph_bound
 from policies.static.heft import heft
-from policies.static.instance import runnable
+from policies.static.instance import Free, runnable
 from policies.static.ranks import upward, ways
 from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
 from policies.static.unrelated import allowed_times
@@ -51,7 +51,7 @@ class Hlp(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance, tasks = runnable(problem, "hlp"), problem.tasks
         before = graph_of(tasks)
-        schedule, bound = hlp(instance.time, instance.counts, before, tasks.arrival)
+        schedule, bound = hlp(instance.time, instance.counts, before, tasks.arrival, instance.free)
         plan = plan_of(instance, schedule, bound)
         assert plan.makespan is not None and plan.bound is not None
         plan.notes["ratio_certified"] = plan.makespan / plan.bound if plan.bound else 1.0
@@ -59,7 +59,11 @@ class Hlp(PlannedScheduler):
 
 
 def hlp(
-    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
+    times: np.ndarray,
+    counts: Sequence[int],
+    predecessors: Graph,
+    ready: np.ndarray | None = None,
+    since: Free = None,
 ) -> tuple[Schedule, float]:
     """The schedule, and a lower bound on the makespan of any, counted from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
@@ -69,7 +73,7 @@ def hlp(
     chosen[rows, kind] = times[rows, kind]
     rank = upward(times[rows, kind], ways(predecessors), topological(predecessors))
     order = np.argsort(-np.asarray(rank), kind="stable").tolist()
-    schedule = graham(chosen, counts, order, ready, predecessors)
+    schedule = graham(chosen, counts, order, ready, predecessors, since)
     return schedule, max(bound, graph_bound(times, counts, predecessors, ready))
 
 

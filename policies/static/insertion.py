@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from policies.static.graph_bounds import graph_bound
-from policies.static.instance import runnable
+from policies.static.instance import Free, runnable
 from policies.static.schedule import Graph, Schedule, graph_of, plan_of
 from policies.static.traffic import Traffic, traffic_of
 from sim.model.plan import Plan
@@ -41,7 +41,8 @@ class InsertionPlanner(PlannedScheduler):
         instance, tasks = runnable(problem, self.name), problem.tasks
         before = graph_of(tasks)
         given = (instance.time, instance.counts, before, tasks.arrival)
-        schedule = self.placed(*given, traffic_of(instance, before), self.insertion, self.overlap)
+        traffic = traffic_of(instance, before)
+        schedule = self.placed(*given, traffic, self.insertion, self.overlap, instance.free)
         return plan_of(instance, schedule, graph_bound(*given))
 
     def placed(
@@ -53,13 +54,17 @@ class InsertionPlanner(PlannedScheduler):
         traffic: Traffic | None,
         insertion: bool,
         overlap: bool,
+        since: Free,
     ) -> Schedule:
         """The algorithm itself."""
         raise NotImplementedError
 
 
 class Insertion:
-    """A schedule in the making on the `counts[t]` lanes of each type; options as for `InsertionPlanner`."""
+    """A schedule in the making on the `counts[t]` lanes of each type; options as for `InsertionPlanner`.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class Insertion:
         traffic: Traffic | None = None,
         insertion: bool = True,
         overlap: bool = True,
+        since: Free = None,
     ):
         self.schedule = Schedule.empty(len(times))
         self.times = times
@@ -82,7 +88,8 @@ class Insertion:
         """Type of each lane."""
         self.number = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
         """Of each lane among those of its type."""
-        self._end = np.zeros(len(self.kind))  # of the last task on each lane
+        # Of the last task on each lane.
+        self._end = np.concatenate([np.empty(0), *since]) if since else np.zeros(len(self.kind))
         self._gaps: list[list[tuple[float, float]]] = [[] for _ in self.kind]
         self._widest = np.zeros(len(self.kind))  # gap
         self._place_of_task = [0] * len(times)

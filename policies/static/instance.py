@@ -19,6 +19,9 @@ from sim.model.plan import Plan, Step, can_host, lane_names
 from sim.model.tasks import Shape, Tasks
 from sim.policy import PlanProblem
 
+Free = list[np.ndarray] | None
+"""When each lane of each type can start its first task; None: all at 0."""
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -27,6 +30,9 @@ class Instance:
     `time[j, t]` is the estimated time of task j on type t (inf: cannot run there), `mode[j, t]` the position of
     that mode in its shape (-1: none).  `lanes[t]` are the names of the type's lanes.  Types stand in the order of
     the cluster, cores first.
+    In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down are no lanes
+    here); None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if
+    all lanes were free at once, which is still a plan, only a worse one.
     """
 
     problem: PlanProblem
@@ -34,6 +40,7 @@ class Instance:
     lanes: list[list[str]]
     time: np.ndarray
     mode: np.ndarray
+    free: Free = None
 
     @property
     def size(self) -> int:
@@ -60,7 +67,8 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     cluster, tasks = problem.cluster, problem.tasks
     lanes_by_type: dict[DeviceType, list[str]] = {}
     for name, device in lane_names(cluster).items():
-        lanes_by_type.setdefault(device.type, []).append(name)
+        if problem.free_at.get(name, 0.0) < np.inf:
+            lanes_by_type.setdefault(device.type, []).append(name)
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
@@ -90,7 +98,11 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
             problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape, hosts)] = None
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
-    return Instance(problem, types, [lanes_by_type[kind] for kind in types], time, mode_of)
+    lanes = [lanes_by_type[kind] for kind in types]
+    free = None
+    if problem.in_mid_run:
+        free = [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
+    return Instance(problem, types, lanes, time, mode_of, free)
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
@@ -101,6 +113,10 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
         what = "tasks of one core or one whole GPU"
         return f"{planner} plans {what}; {count} tasks are not (the first is {first})"
     mode = sequential[0]
+    outside = [node for node in hosts[mode.type] if not mode.allows(node.index)]
+    if outside and len(outside) < len(hosts[mode.type]):
+        alike = f"{planner} takes all devices of a type for alike"
+        return f"{planner}: task {first} is bound to partition {mode.partition}, which {outside[0]} is not in; {alike}"
     named = f"task {first}" + (f" (and {count - 1} more like it)" if count > 1 else "")
     largest = max((node.memory for node in hosts[mode.type] if node.memory is not None), default=0)
     if mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
@@ -148,16 +164,26 @@ def independent(problem: PlanProblem, planner: str) -> Instance:
     return runnable(problem, planner)
 
 
+def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
+    """A heap of (when it is free, number) of the lanes of one type before anything is placed on them."""
+    return sorted((0.0 if free is None else float(free[lane]), lane) for lane in range(count))
+
+
 def list_schedule(
-    times: np.ndarray, count: int, order: Sequence[int], ready: np.ndarray | None = None
+    times: np.ndarray,
+    count: int,
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    since: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Start and lane of tasks that go, in an order, each to the lane of one type that is free first.
 
     `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.
+    since: when each lane is free at first; None: at 0.
     """
     starts = np.full(len(times), np.nan)
     lanes = np.full(len(times), -1, dtype=np.int64)
-    free = [(0.0, lane) for lane in range(count)]
+    free = free_lanes(count, since)
     for task in order:
         at, lane = free[0]
         start = at if ready is None else max(at, float(ready[task]))

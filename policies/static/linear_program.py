@@ -87,7 +87,7 @@ def by_completion(instance: Instance) -> Schedule:
         order = topological(graph_of(tasks))
     else:
         order = np.lexsort((-instance.time.min(axis=1, initial=np.inf), tasks.arrival)).tolist()
-    return mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+    return mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
 
 
 def span(instance: Instance, schedule: Schedule) -> float:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.graph_bounds import graph_bound
-from policies.static.instance import independent, list_schedule
+from policies.static.instance import Free, independent, list_schedule
 from policies.static.schedule import Schedule, plan_of
 from policies.static.unrelated import Split, allowed_times, good_prices, priced, split
 from sim.model.plan import Plan
@@ -43,7 +43,7 @@ class Lst(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance, arrival = independent(problem, "lst"), problem.tasks.arrival
-        schedule, bound = lst(instance.time, instance.counts, arrival)
+        schedule, bound = lst(instance.time, instance.counts, arrival, instance.free)
         bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
         plan = plan_of(instance, schedule, bound)
         assert plan.makespan is not None and plan.bound is not None
@@ -51,7 +51,9 @@ class Lst(PlannedScheduler):
         return plan
 
 
-def lst(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> tuple[Schedule, float]:
+def lst(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> tuple[Schedule, float]:
     """The schedule, and the program's bound on the length of any."""
     bound, share = least_deadline(times, counts)
     kind = rounded(share)
@@ -61,7 +63,7 @@ def lst(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = Non
         order = tasks[np.argsort(-times[tasks, number], kind="stable")].tolist()
         if not order:
             continue
-        starts, lanes = list_schedule(times[:, number], count, order, ready)
+        starts, lanes = list_schedule(times[:, number], count, order, ready, since[number] if since else None)
         for task in order:
             schedule.put(task, float(starts[task]), float(times[task, number]), number, int(lanes[task]))
     return schedule, bound

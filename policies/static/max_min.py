@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.instance import independent
+from policies.static.instance import Free, independent
 from policies.static.min_min import rounds
 from policies.static.schedule import Schedule, plan_of
 from sim.model.plan import Plan
@@ -27,9 +27,11 @@ class MaxMin(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "max_min")
-        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival))
+        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
 
 
-def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
+def max_min(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
-    return rounds(times, counts, ready, lambda first, second: first.min(axis=0))
+    return rounds(times, counts, ready, lambda first, second: first.min(axis=0), since)

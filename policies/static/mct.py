@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.graph_bounds import graph_bound
-from policies.static.instance import runnable
+from policies.static.instance import Free, free_lanes, runnable
 from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -32,7 +32,7 @@ class Mct(PlannedScheduler):
         instance = runnable(problem, "mct")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        schedule = mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        schedule = mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
         return plan_of(instance, schedule, bound)
 
@@ -43,10 +43,14 @@ def mct(
     order: Sequence[int],
     ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
+    since: Free = None,
 ) -> Schedule:
-    """Each task, in an order that respects the graph, where it finishes first; ties go to the first type and lane."""
+    """Each task, in an order that respects the graph, where it finishes first; ties go to the first type and lane.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
     schedule = Schedule.empty(len(times))
-    free = [[(0.0, lane) for lane in range(count)] for count in counts]  # a heap for each type
+    free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
     finish = [0.0] * len(times)
     rows = times.tolist()
     arrivals = [0.0] * len(times) if ready is None else ready.tolist()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.static.instance import independent
+from policies.static.instance import Free, free_lanes, independent
 from policies.static.schedule import Schedule, plan_of
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -29,22 +29,29 @@ class MinMin(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "min_min")
-        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival))
+        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
 
 
-def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
+def min_min(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
-    return rounds(times, counts, ready, lambda first, second: -first.min(axis=0))
+    return rounds(times, counts, ready, lambda first, second: -first.min(axis=0), since)
 
 
-def rounds(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice) -> Schedule:
-    """Again and again, the task whose value is greatest goes where it is complete first."""
+def rounds(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
+) -> Schedule:
+    """Again and again, the task whose value is greatest goes where it is complete first.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
     size = len(times)
     schedule = Schedule.empty(size)
     left = np.arange(size)
     need = np.ascontiguousarray(times.T)  # types by tasks that are left
     there = np.zeros(size) if ready is None else np.asarray(ready, dtype=float)
-    free = [[(0.0, lane) for lane in range(count)] for count in counts]  # a heap for each type
+    free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
     first, second = np.empty_like(need), np.empty_like(need)
 
     def renew(kind: int) -> None:
@@ -59,8 +66,8 @@ def rounds(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, c
     for _ in range(size):
         at = int(choice(first, second).argmax())
         kind = int(first[:, at].argmin())
-        since, lane = free[kind][0]
-        end = schedule.put(int(left[at]), max(since, float(there[at])), float(need[kind, at]), kind, lane)
+        begin, lane = free[kind][0]
+        end = schedule.put(int(left[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
         heapq.heapreplace(free[kind], (end, lane))
         kept = np.arange(len(left)) != at
         left, there, need = left[kept], there[kept], need[:, kept]

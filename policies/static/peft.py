@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from policies.static.insertion import Insertion, InsertionPlanner
+from policies.static.instance import Free
 from policies.static.ranks import Needs, Ways, by_key, needs, ways
 from policies.static.schedule import Graph, Schedule, topological
 from policies.static.traffic import Traffic
@@ -50,9 +51,10 @@ def peft(
     traffic: Traffic | None = None,
     insertion: bool = True,
     overlap: bool = True,
+    since: Free = None,
 ) -> Schedule:
     """PEFT on the `counts[t]` lanes of each type; ties go to the first type and lane."""
-    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap)
+    lanes = Insertion(times, counts, predecessors, ready, traffic, insertion, overlap, since)
     need, before = needs(times, counts, traffic), ways(predecessors, traffic)
     ahead = optimistic_costs(need, before)
     keys = np.stack([-need.mean(ahead), -need.mean()], axis=1).tolist()

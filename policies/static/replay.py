@@ -4,6 +4,8 @@ Decides nothing that the plan does not say.  A task starts when it heads the que
 free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
 planner's; off them, an order that waits for a late task leaves devices empty that a dynamic policy would use.
 A plan whose orders and predecessors form a cycle could never end and is refused when it is loaded.
+Reference: none; the plan is the user's.
+Weakness: it knows nothing but the plan, and waits for what is late.
 Cost: O(devices of the step) a task, and one look at each device queue's head that does not fit a round.
 """
 

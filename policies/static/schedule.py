@@ -49,7 +49,8 @@ class Schedule:
 def plan_of(instance: Instance, schedule: Schedule, bound: float | None = None) -> Plan:
     """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
 
-    Its makespan is counted from the first arrival, as that of a run and a lower bound on it.
+    Its makespan is counted from the first arrival, as that of a run and a lower bound on it; in mid-run both are
+    counted from `now`.
     """
     placed = np.empty(instance.size, dtype=np.int64)
     placed[schedule.order] = np.arange(instance.size)
@@ -58,8 +59,11 @@ def plan_of(instance: Instance, schedule: Schedule, bound: float | None = None) 
         kind = int(schedule.kind[task])
         lane = instance.lanes[kind][int(schedule.lane[task])]
         steps.append(Step(task, int(instance.mode[task, kind]), (lane,)))
-    first = float(instance.problem.tasks.arrival.min(initial=np.inf)) if instance.size else 0.0
-    makespan = schedule.makespan - first
+    problem = instance.problem
+    first = float(problem.tasks.arrival.min(initial=np.inf)) if instance.size else 0.0
+    makespan = max(0.0, schedule.makespan - problem.origin) if problem.in_mid_run else schedule.makespan - first
+    if bound is not None and problem.in_mid_run and instance.size:
+        bound += first - problem.origin
     # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
     return Plan(steps, makespan, None if bound is None else min(bound, makespan))
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.instance import independent
+from policies.static.instance import Free, independent
 from policies.static.min_min import rounds
 from policies.static.schedule import Schedule, plan_of
 from sim.model.plan import Plan
@@ -38,11 +38,16 @@ class Sufferage(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "sufferage")
-        return plan_of(instance, sufferage(instance.time, instance.counts, problem.tasks.arrival, self.between))
+        given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
+        return plan_of(instance, sufferage(*given))
 
 
 def sufferage(
-    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, between: Between = "lanes"
+    times: np.ndarray,
+    counts: Sequence[int],
+    ready: np.ndarray | None = None,
+    between: Between = "lanes",
+    since: Free = None,
 ) -> Schedule:
     """Sufferage on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
 
@@ -53,4 +58,4 @@ def sufferage(
         best = np.partition(ends, 1, axis=0)
         return best[1] - best[0]
 
-    return rounds(times, counts, ready, suffers)
+    return rounds(times, counts, ready, suffers, since)

@@ -30,7 +30,7 @@ class Traffic:
     sources: list[dict[int, int]]
     """Bytes that each task reads, by the task that wrote them."""
     firsts: list[tuple[int, ...]]
-    """Items each task reads that are there from the start."""
+    """Items each task reads that are there from the start; in mid-run those that tasks before it have written too."""
     first_cost: np.ndarray
     """Seconds to bring each item from where it is at the start to each place."""
     extra: np.ndarray
@@ -72,6 +72,18 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
         if item.home is not None:
             seconds = delay[item.home] + delay[node] + item.size / np.minimum(out[item.home], into[node])
             first_cost[row] += np.where(node != item.home, seconds, 0.0)
+    for row, holders in instance.problem.data.items():
+        volume = tasks.items[row].size
+        ways = []
+        for holder in holders:
+            if isinstance(holder, Device):
+                if holder in number:
+                    ways.append(latency[number[holder]] + volume * pace[number[holder]])
+            else:  # a host's memory
+                over = delay[holder] + delay[node] + volume / np.minimum(out[holder], into[node])
+                ways.append(local + volume * up + np.where(node != holder, over, 0.0))
+        if ways:
+            first_cost[row] = np.min(ways, axis=0)
     sources, firsts, results = _reads(instance, predecessors)
     column_of = {kind: column for column, kind in enumerate(instance.types)}
     extra = stages[:, [column_of[device.type] for device in places]]

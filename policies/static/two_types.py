@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.instance import Instance, list_schedule
+from policies.static.instance import Free, Instance, list_schedule
 from policies.static.schedule import Schedule
 from sim.errors import Problem, ScenarioError
 
@@ -30,7 +30,13 @@ def by_speed_up(times: np.ndarray) -> np.ndarray:
     return np.argsort(-ratio, kind="stable")
 
 
-def by_sides(times: np.ndarray, counts: Sequence[int], second: np.ndarray, ready: np.ndarray | None = None) -> Schedule:
+def by_sides(
+    times: np.ndarray,
+    counts: Sequence[int],
+    second: np.ndarray,
+    ready: np.ndarray | None = None,
+    since: Free = None,
+) -> Schedule:
     """Longest processing time first on each of two types: tasks where `second` is true run on the second."""
     schedule = Schedule.empty(len(times))
     for kind, chosen in enumerate((~second, second)):
@@ -39,7 +45,7 @@ def by_sides(times: np.ndarray, counts: Sequence[int], second: np.ndarray, ready
         order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
         if not order:
             continue
-        starts, lanes = list_schedule(need, counts[kind], order, ready)
+        starts, lanes = list_schedule(need, counts[kind], order, ready, since[kind] if since else None)
         for task in order:
             schedule.put(task, float(starts[task]), float(need[task]), kind, int(lanes[task]))
     return schedule

@@ -38,11 +38,12 @@ def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return np.where(np.asarray(counts) > 0, times, np.inf)
 
 
-def split(times: np.ndarray, counts: Sequence[int]) -> Split:
+def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
     """The program for tasks that can each run on a type with lanes.
 
     Pairs that are inf are left out, and those that take longer than all tasks one after the other where they are
     shortest, which no optimal schedule has: times may differ by more than the solver can take.
+    divisible: the rows are work that any number of lanes can share, so that length rules nothing out.
     """
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import csr_array
@@ -51,7 +52,8 @@ def split(times: np.ndarray, counts: Sequence[int]) -> Split:
     lanes = np.asarray(counts, dtype=float)
     size, kinds = allowed.shape
     shortest = allowed.min(axis=1, initial=np.inf)
-    task, kind = np.nonzero(np.isfinite(allowed) & (allowed <= shortest.sum() * (1 + TOLERANCE)))
+    longest = np.inf if divisible else shortest.sum() * (1 + TOLERANCE)
+    task, kind = np.nonzero(np.isfinite(allowed) & (allowed <= longest))
     share = np.zeros(allowed.shape)
     prices = np.where(lanes > 0, 1.0, 0.0) / max(1.0, lanes.sum())
     scale = max(float(shortest.sum()) / max(1.0, lanes.sum()), float(shortest.max(initial=0.0)))

@@ -1,0 +1,1 @@
+"""Hybrid policies: static plans and dynamic decisions together."""

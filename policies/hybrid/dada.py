@@ -1,0 +1,286 @@
+"""Distributed affinity dual approximation (DADA): ready tasks go where their data are, as far as that is balanced.
+
+Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
+already.  For a guess λ of the time in which all of them will be done:
+1. Affinity.  Pairs of a task and a device that holds some of its data, the most bytes first: the task goes there while
+   such tasks fill at most the share α of what the device can do by λ.
+2. Balance.  The others by the greedy dual approximation: what takes longer than λ on one side goes to the other; the
+   rest in descending order of acceleration to the accelerator on which each ends first, as long as one is busy for
+   less than λ, then to the cores.  If one then ends later than (2 + α)λ the guess was too small.
+Bisection finds the least guess that is accepted; one more is the end of the best layout so far, as affinity may have
+that much time anyway.  Of all layouts the one that ends first is taken, among equals the one that moves the fewest
+bytes.  Then each device works through its line in order.
+Reference: Bleuse, Gautier, Lima, Mounié, Trystram, Scheduling Data Flow Program in XKaapi: A New Affinity Based
+Algorithm for Heterogeneous Architectures (Euro-Par 2014).  There an activation of independent tasks ends within 2 + α
+times its optimum, transfers aside; nothing is proven of a graph.  `transfers` is their DADA(α) + CP.
+Weakness: a task is placed for good when it becomes ready; a step looks no further than the tasks that are ready now, so
+nothing is kept free for the critical path, and α has to be chosen.  Gangs, parts of GPUs and tasks that no line can
+hold are placed as by `dmda`.
+Cost: an activation of n tasks on L lines: O(n L) times to look up, and some 12 guesses of O(n (log n + L)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from policies.dynamic.dmda import Dmda
+from policies.dynamic.earliest import Cores
+from policies.dynamic.lines import Job, Line
+from sim.model.plan import Placement, can_host
+from sim.model.tasks import WAITING, Mode, Task
+from sim.policy import Decision, View
+
+PRECISION = 0.05
+"""The bisection ends when the guess is known to this part."""
+MOST_GUESSES = 40
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Tasks that became ready together, and the lines before them.
+
+    `seconds[j, l]` of task j on line l (inf: cannot run there), `need[j, l]` the lanes it takes, `held[j, l]` the bytes
+    of its data that are there; `free[l]` when each lane of the line will have served what stands there, from now on.
+    """
+
+    seconds: np.ndarray
+    need: np.ndarray
+    held: np.ndarray
+    free: list[list[float]]
+    on_cores: np.ndarray
+
+
+class Dada(Dmda):
+    """Affinity first, up to a share of each device, then dual approximation.
+
+    alpha: the share of what a device can do that is given away by affinity alone; 0 is the dual approximation.
+    transfers: are transfers counted in the time of a task?
+    driver_cores: cores that get no work, for each GPU of their node.
+    prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
+    """
+
+    def __init__(
+        self,
+        alpha: Annotated[float, Field(ge=0, le=1)] = 0.25,
+        transfers: bool = True,
+        driver_cores: Cores = 1,
+        prefetch: bool = True,
+    ):
+        super().__init__(driver_cores, prefetch)
+        self.alpha = alpha
+        self.transfers = transfers
+        self._places: dict[int, tuple[Line, Mode, float]] = {}
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        new = [task for task in self._new if task.state == WAITING]
+        if new:
+            self._deal(new, view)
+        yield from super().schedule(view)
+
+    def assign(self, task: Task, view: View) -> Job | None:
+        found = self._places.pop(task.index, None)
+        if found is None:
+            return super().assign(task, view)
+        line, mode, seconds = found
+        assert line.device is not None
+        need = self.need(mode)
+        return Job(task, mode, Placement(mode, (line.device,)), (line,), need, line.free_at(need, view.now), seconds)
+
+    def _deal(self, tasks: Sequence[Task], view: View) -> None:
+        """Choose a line for each of these tasks that can run on one."""
+        lines = [line for line in self.lines if line.up and line.lanes]
+        ways = [[self._way(task, line, view) for line in lines] for task in tasks]
+        rows = [row for row, found in enumerate(ways) if any(way is not None for way in found)]
+        if not rows:
+            return
+        seconds = np.full((len(rows), len(lines)), np.inf)
+        need = np.ones(seconds.shape)
+        held = np.zeros(seconds.shape)
+        for j, row in enumerate(rows):
+            known = self._held(tasks[row], view)
+            for number, (line, way) in enumerate(zip(lines, ways[row], strict=True)):
+                if way is not None:
+                    seconds[j, number], need[j, number] = way[1], self.need(way[0])
+                    held[j, number] = known.get(_memory(line), 0)
+        free = [[max(0.0, end + line.shift - view.now) for end in line.ends] for line in lines]
+        on_cores = np.array([line.type.kind == "cpu" for line in lines])
+        chosen = dealt(Activation(seconds, need, held, free, on_cores), self.alpha)
+        for j, row in enumerate(rows):
+            way = ways[row][chosen[j]]
+            assert way is not None
+            self._places[tasks[row].index] = lines[chosen[j]], *way
+
+    def _way(self, task: Task, line: Line, view: View) -> tuple[Mode, float] | None:
+        """The fastest mode of a task on the device of one line, and its seconds there; None if there is none."""
+        assert line.device is not None
+        node = view.cluster.nodes[line.device.node]
+        best: tuple[Mode, float] | None = None
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            one = mode.on_cpu or (mode.gpus == 1 and mode.whole)
+            if mode.type is not line.type or not one or not can_host(node, mode) or self.need(mode) > line.lanes:
+                continue
+            seconds = (mode.fixed + task.estimates[position]) * (1.0 - task.done)
+            if self.transfers:
+                stages = view.stages((task,), Placement(mode, (line.device,)))
+                seconds = max(stages.ready, stages.write_back) + stages.upload + stages.restore + stages.compute
+                seconds += stages.download
+            if math.isfinite(seconds) and (best is None or seconds < best[1]):
+                best = mode, seconds
+        return best
+
+    def _held(self, task: Task, view: View) -> dict[tuple[int, int], int]:
+        """Bytes of what a task reads or writes, by the memory in which they lie."""
+        found: dict[tuple[int, int], int] = {}
+        for item in dict.fromkeys((*task.reads, *task.writes)):
+            for holder in view.holders(item):
+                memory = (holder, -1) if isinstance(holder, int) else (holder.node, holder.index)
+                found[memory] = found.get(memory, 0) + view.items[item].size
+        return found
+
+
+def _memory(line: Line) -> tuple[int, int]:
+    """The memory that tasks of a line work in: their node's, or that of their accelerator."""
+    assert line.device is not None
+    return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
+
+
+# The algorithm ------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """Tasks on lines, as far as they are placed."""
+
+    def __init__(self, given: Activation) -> None:
+        self.given = given
+        self.line = [-1] * len(given.seconds)
+        self.free = [list(times) for times in given.free]
+        for times in self.free:
+            heapify(times)
+        self.end = max((max(times) for times in self.free), default=0.0)
+        """When the last lane will be done."""
+
+    def finish(self, task: int, line: int) -> float:
+        """When a task would end on a line."""
+        need, times = int(self.given.need[task, line]), self.free[line]
+        start = times[0] if need == 1 else sorted(times)[need - 1]
+        return start + float(self.given.seconds[task, line])
+
+    def put(self, task: int, line: int) -> None:
+        end, times = self.finish(task, line), self.free[line]
+        need = int(self.given.need[task, line])
+        if need == 1:
+            heapreplace(times, end)
+        else:
+            self.free[line] = sorted(times)[need:] + [end] * need
+            heapify(self.free[line])
+        self.line[task] = line
+        self.end = max(self.end, end)
+
+    @property
+    def missing(self) -> float:
+        """Bytes that are held somewhere, but not where the task will run."""
+        held = self.given.held
+        return float(sum(held[task].max() - held[task, line] for task, line in enumerate(self.line)))
+
+
+def dealt(given: Activation, alpha: float) -> list[int]:
+    """A line for each task: the best of all layouts that the bisection meets."""
+    best = by_finish(given)
+    order = by_acceleration(given)
+    pairs = by_affinity(given)
+    shortest = given.seconds.min(axis=1)
+    low, high = float(shortest.max()), max(best.end, float(shortest.max()))
+    tried: list[Layout] = []
+    guess = low
+    for _ in range(MOST_GUESSES):
+        layout = laid_out(given, guess, alpha, order, pairs)
+        if layout is None:
+            low = max(low, guess)
+        else:
+            tried.append(layout)
+            high = min(high, guess)
+        if high <= low * (1 + PRECISION) or high <= 0:
+            break
+        guess = (low + high) / 2
+    if not tried:
+        return best.line
+    # As much time as the best layout takes anyway may be given away by affinity.
+    again = laid_out(given, min(layout.end for layout in tried), alpha, order, pairs)
+    tried += [] if again is None else [again]
+    return min(tried, key=lambda layout: (layout.end * (1 - ROUNDING), layout.missing)).line
+
+
+def laid_out(
+    given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> Layout | None:
+    """Affinity and balance for one guess; None if it is too small."""
+    layout = Layout(given)
+    room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
+    for task, line in pairs:
+        work = float(given.seconds[task, line] * given.need[task, line])
+        if layout.line[task] < 0 and work <= room[line] * (1 + ROUNDING):
+            room[line] -= work
+            layout.put(task, line)
+    accelerators = np.flatnonzero(~given.on_cores).tolist()
+    cores = np.flatnonzero(given.on_cores).tolist()
+    limit = guess * (1 + ROUNDING)
+    left = [task for task in order if layout.line[task] < 0]
+    fast = {task: _shortest(given, task, accelerators) for task in left}
+    slow = {task: _shortest(given, task, cores) for task in left}
+    if any(min(fast[task], slow[task]) > limit for task in left):
+        return None
+    forced = [task for task in left if slow[task] > limit]
+    for task in [*forced, *(task for task in left if slow[task] <= limit)]:
+        open_ = [line for line in accelerators if layout.free[line][0] < guess or slow[task] > limit]
+        sides = [open_, cores] if fast[task] <= limit else [cores]
+        found = next((line for line in (_first(layout, task, side) for side in sides) if line is not None), None)
+        if found is None:
+            return None
+        layout.put(task, found)
+    return layout if layout.end <= max(2 + alpha, 1.0) * limit else None
+
+
+def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
+    return min((float(given.seconds[task, line]) for line in lines), default=math.inf)
+
+
+def _first(layout: Layout, task: int, lines: Sequence[int]) -> int | None:
+    """The line on which a task ends first, of those that can run it; among equals the one with most of its data."""
+    usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
+    held = layout.given.held[task]
+    return min(usable, key=lambda line: (layout.finish(task, line), -held[line]), default=None)
+
+
+def by_finish(given: Activation) -> Layout:
+    """Each task, in the order given, where it ends first."""
+    layout = Layout(given)
+    for task in range(len(given.seconds)):
+        line = _first(layout, task, range(len(given.free)))
+        assert line is not None
+        layout.put(task, line)
+    return layout
+
+
+def by_acceleration(given: Activation) -> list[int]:
+    """Tasks by descending acceleration, then in the order given."""
+    fast = given.seconds[:, ~given.on_cores].min(axis=1, initial=np.inf)
+    slow = given.seconds[:, given.on_cores].min(axis=1, initial=np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = slow / fast
+    return np.argsort(-np.where(np.isnan(ratio), 1.0, ratio), kind="stable").tolist()
+
+
+def by_affinity(given: Activation) -> list[tuple[int, int]]:
+    """Pairs of a task and a line that holds data of it, the most bytes first."""
+    tasks, lines = np.nonzero((given.held > 0) & np.isfinite(given.seconds))
+    order = np.argsort(-given.held[tasks, lines], kind="stable")
+    return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

@@ -1,0 +1,479 @@
+"""Two levels: a coarse plan hands classes of tasks to groups of devices, a scheduler in each group does the rest.
+
+Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
+`epoch` the plan is made anew from what waits and from the arrival rates seen so far: the share of each class that each
+group is to run (`policies.hybrid.quotas`).  Newcomers are handed out in these shares, by turns, so that after any
+number of tasks of a class a group is less than one task off its share; what waits already is moved until it lies in
+these shares too.  A class seen for the first time is planned for at once.  Between plans a group that *starves* (it
+has devices on which a task could start, nothing waits in it for their type, and such tasks wait elsewhere) takes the
+newest task of the class that loses least there, if the task would end earlier so by estimates.
+Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
+and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
+Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
+`policies.static.unrelated` and `dual_approximation`.
+No ratio is proven: the plan counts device-seconds, not lanes, and takes all devices of a type for alike.
+Weakness: one group that is all of the cluster is just the inner scheduler; many small groups keep wide gangs waiting,
+and an inner order holds only within a group.  A plan that is made from few arrivals follows their noise, and of many
+kinds with few tasks each the shares come out rough.  Data and
+links are not seen by the plan.
+Cost: O(log groups) a task and O(kinds) a round beside the inner schedulers' work, where a kind is a class and a
+demand; an epoch costs a linear program of kinds × types variables, the devices once, and O(log n) a task moved.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Generator, Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from policies.hybrid.groups import Entry, Group, Grouping, Kind, make_groups, seconds_of
+from policies.hybrid.nesting import check_nested
+from policies.hybrid.part_view import PartView
+from policies.hybrid.quotas import Planner, Turns, apportion, shares
+from policies.orders import fcfs
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Cluster, Device, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.model.units import Seconds
+from sim.policy import (
+    WAIT_FOR_READY,
+    Decision,
+    ListScheduler,
+    PlanProblem,
+    Scheduler,
+    Start,
+    View,
+    Wait,
+)
+
+LOOK = 8
+"""Groups with waiting tasks of a kind that a starving group looks into."""
+SMOOTH = 0.5
+"""Weight of the last epoch in the observed rate of arrivals."""
+RARE = 0.01
+"""Arrivals an epoch below which a class is taken to come no more."""
+
+
+class Hierarchical(Scheduler):
+    """A plan of quotas over groups, made anew every epoch, and a scheduler in each group.
+
+    epoch: seconds from plan to plan.
+    planner: "lp", or "dual_approximation" (cores and one type of accelerator).
+    inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses
+        a line for each task (eft, dmda, ...); none given: fcfs that skips what does not fit.
+    groups: "type" (of device), "node", "rack", or a number of nodes each.
+    moves: when a starving group takes work: if that ends "earlier", "always" when it could run there, or "never".
+    """
+
+    def __init__(
+        self,
+        epoch: Annotated[Seconds, Field(gt=0)] = 600.0,
+        planner: Planner = "lp",
+        inner: Scheduler | None = None,
+        groups: Literal["type", "node", "rack"] | Annotated[int, Field(ge=1, strict=True)] = "type",
+        moves: Literal["earlier", "always", "never"] = "earlier",
+    ):
+        if not 0 < epoch < math.inf:
+            raise ValueError(f"an epoch of {epoch:g} s: it has to last some time")
+        self.epoch = epoch
+        self.planner: Planner = planner
+        self.inner = ListScheduler(fcfs, discipline="skip") if inner is None else inner
+        self.grouping: Grouping = groups
+        self.moves = moves
+        self.groups: list[Group] = []
+        self.kinds: dict[Any, Kind] = {}
+        self._of: dict[int, Entry] = {}
+        """Tasks that wait or run, by row."""
+        self._new: list[Task] = []
+        self._dirty: dict[int, None] = {}
+        """Groups whose scheduler has to be asked."""
+        self._down: dict[int, None] = {}
+        self._next = 0.0
+        self._counted = 0.0
+        self._by_node: dict[int, list[Group]] = {}
+        self._by_type: dict[DeviceType, Group] = {}
+        self._with_timers = False
+        """Has any inner scheduler wanted to be asked at a time of its own?"""
+        self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
+
+    # Before the start -----------------------------------------------------------------------------------------
+
+    def check(self, problem: PlanProblem) -> None:
+        self._check(problem)
+        self.inner.check(problem)
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self._check(problem)
+        # Copied before it has seen anything, so that the groups' schedulers share nothing.
+        for group in self._make(problem.cluster):
+            group.scheduler.prepare(problem)
+
+    def _check(self, problem: PlanProblem) -> None:
+        """ScenarioError where the inner scheduler, the planner or the groups do not go with this problem."""
+        check_nested(self.inner, "hierarchical", "inner", lines=True)
+        types = [kind for kind in problem.cluster.types.values() if problem.cluster.count(kind.name)]
+        if self.planner == "dual_approximation" and (len(types) > 2 or sum(kind.kind == "cpu" for kind in types) > 1):
+            names = ", ".join(kind.name for kind in types)
+            text = f"planner dual_approximation plans for cores and one type of accelerator; the cluster has {names}"
+            raise ScenarioError(Problem(f"{text}; planner lp takes any number", key="policy.scheduler.planner"))
+        groups = make_groups(problem.cluster, self.grouping)
+        tasks = problem.tasks
+        for shape in tasks.shapes:
+            if any(group.can_host(mode) for mode in shape.modes for group in groups):
+                continue
+            rows = np.flatnonzero(tasks.shape == shape.index)
+            if len(rows):
+                more = f" (and {len(rows) - 1} more like it)" if len(rows) > 1 else ""
+                text = f"no group, even idle, has room for task {tasks.name(int(rows[0]))}{more}; make groups larger"
+                raise ScenarioError(Problem(text, key="policy.scheduler.groups"))
+
+    def _make(self, cluster: Cluster) -> list[Group]:
+        if not self.groups:
+            self.groups = make_groups(cluster, self.grouping)
+            for group in self.groups:
+                group.scheduler = copy.deepcopy(self.inner)
+                for node in group.nodes:
+                    self._by_node.setdefault(node.index, []).append(group)
+                for kind in group.lanes:
+                    self._by_type[kind] = group
+        return self.groups
+
+    def begin(self, view: View) -> None:
+        self._cluster = view.cluster
+        self._types = [kind for kind in view.cluster.types.values() if view.cluster.count(kind.name)]
+        self._types.sort(key=lambda kind: kind.kind != "cpu")
+        for group in self._make(view.cluster):
+            group.view = PartView(view, group.mask, group.lanes, group.waiting, group.running)
+            group.scheduler.begin(group.view)  # type: ignore[arg-type]
+
+    # Hooks ----------------------------------------------------------------------------------------------------
+
+    def ready(self, task: Task) -> None:
+        entry = self._of.get(task.index)
+        if entry is None:
+            self._new.append(task)
+            return
+        group = entry.group  # it was stopped: it waits where it ran
+        group.end(entry)
+        entry.place(group)
+        entry.kind.wait(task, 1)
+        group.enqueue(entry)
+        group.scheduler.ready(task)
+        self._look_at(group)
+
+    def finished(self, task: Task) -> None:
+        entry = self._of.pop(task.index)
+        entry.group.end(entry)
+        entry.group.scheduler.finished(task)
+        self._look_at(entry.group)
+
+    def gone(self, task: Task) -> None:
+        entry = self._of.pop(task.index, None)
+        if entry is None:
+            self._new = [other for other in self._new if other is not task]
+            return
+        if entry.end is None:
+            entry.kind.wait(task, -1)
+            entry.group.dequeue(entry)
+        else:
+            entry.group.end(entry)
+        entry.group.scheduler.gone(task)
+        self._look_at(entry.group)
+
+    def device(self, device: Device, up: bool) -> None:
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = None
+        for group in self._by_node.get(device.node, ()):
+            self._count_lanes(group)
+            for other in self._told(device, group):
+                group.scheduler.device(other, up and other.index not in self._down)
+            self._look_at(group)
+
+    def _told(self, device: Device, group: Group) -> list[Device]:
+        """What a group's scheduler is told of: a group without the node's cores loses its accelerators with them."""
+        if device.type in group.lanes:
+            return [device]
+        node = self._cluster.nodes[device.node]
+        return [other for other in node.accelerators if device is node.cpu and other.type in group.lanes]
+
+    def announced(self, device: Device, start: float, end: float) -> None:
+        for group in self._by_node.get(device.node, ()):
+            group.scheduler.announced(device, start, end)
+            self._look_at(group)
+
+    def _look_at(self, group: Group) -> None:
+        if group.mask is not None:
+            self._dirty[group.number] = None
+        else:  # types of device share their nodes' cores and memory
+            self._dirty = dict.fromkeys(range(len(self.groups)))
+
+    def _count_lanes(self, group: Group) -> None:
+        """Devices of a group that are up; without its cores a node's accelerators cannot be used either."""
+        group.lanes.update(dict.fromkeys(group.lanes, 0))
+        for node in group.nodes:
+            if node.cpu.index in self._down:
+                continue
+            if node.cpu.type in group.lanes:
+                group.lanes[node.cpu.type] += node.cpus
+            for device in node.accelerators:
+                if device.type in group.lanes and device.index not in self._down:
+                    group.lanes[device.type] += 1
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        now = view.now
+        new, self._new = self._new, []
+        kinds = [self._kind(task) for task in new]
+        planned = now >= self._next and bool(new or self._of)
+        moved = self._plan_epoch(now) if planned else 0
+        unplanned = [kind for kind in dict.fromkeys(kinds) if kind.turns is None]
+        if unplanned:
+            self._plan(unplanned, new, kinds)
+        for task, kind in zip(new, kinds, strict=True):
+            self._hand_out(task, kind)
+        if view.items:  # data that come free are nobody's finish
+            self._dirty = dict.fromkeys(range(len(self.groups)))
+        if self._with_timers:
+            self._dirty.update((group.number, None) for group in self.groups if group.until <= now)
+        started = yield from self._ask(view)
+        if self.moves != "never":
+            started |= yield from self._feed(view)
+        until = min(group.until for group in self.groups) if self._with_timers else math.inf
+        waits = any(kind.waiting for kind in self.kinds.values())
+        if not waits and until == math.inf:
+            yield WAIT_FOR_READY
+        else:
+            # Another plan is no use where this one moved nothing and nothing runs: only a change can help.
+            stuck = planned and not (moved or started or any(group.running for group in self.groups))
+            yield Wait(until=min(until, self._next) if waits and not stuck else until)
+
+    def _ask(self, view: View) -> Generator[Decision, None, bool]:
+        """Let the schedulers of groups where something changed decide; did any start anything?"""
+        started = False
+        while self._dirty:
+            group = self.groups[min(self._dirty)]
+            del self._dirty[group.number]
+            group.until = math.inf
+            if not (group.waiting or group.running):
+                continue
+            for decision in group.scheduler.schedule(group.view):  # type: ignore[arg-type]
+                if isinstance(decision, Wait):
+                    group.until = decision.until
+                    self._with_timers |= decision.until < math.inf
+                    break
+                if isinstance(decision, Start):
+                    self._started(decision, view.now)
+                    started = True
+                yield decision
+        return started
+
+    def _started(self, decision: Start, now: float) -> None:
+        assert isinstance(decision.tasks, Task)
+        entry = self._of[decision.tasks.index]
+        entry.kind.wait(entry.task, -1)
+        entry.group.dequeue(entry)
+        entry.group.start(entry, decision.placement.mode, now)
+
+    # Plans ----------------------------------------------------------------------------------------------------
+
+    def _kind(self, task: Task) -> Kind:
+        key = task.class_, task.shape.index, task.allowed
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = Kind(len(self.kinds), task)
+        kind.came(task)
+        return kind
+
+    def _plan_epoch(self, now: float) -> int:
+        """Count arrivals, plan, and move what waits in other shares than planned: how many were moved."""
+        passed = now - self._counted
+        for kind in self.kinds.values():
+            if passed > 0:
+                observed = kind.arrived / passed
+                kind.rate = SMOOTH * observed + (1 - SMOOTH) * kind.rate if kind.rate else observed
+                if kind.rate * self.epoch < RARE:
+                    kind.rate = 0.0
+                kind.arrived = 0
+        if passed > 0:
+            self._counted = now
+        self._next = (math.floor(now / self.epoch) + 1) * self.epoch
+        if self._next <= now:  # rounding
+            self._next += self.epoch
+        self.notes["epochs"] += 1
+        expected = [kind for kind in self.kinds.values() if kind.waiting or kind.rate > 0]
+        for kind in self.kinds.values():
+            kind.turns = None
+        self._plan(expected, [], [])
+        moved = sum(self._rebalance(kind) for kind in expected)
+        self.notes["moved_by_plan"] += moved
+        return moved
+
+    def _plan(self, wanted: list[Kind], new: list[Task], kinds: list[Kind]) -> None:
+        """Shares for some kinds, with all others in mind; `new` tasks of these kinds wait nowhere yet."""
+        coming: dict[int, float] = {}
+        for kind in kinds:
+            coming[kind.number] = coming.get(kind.number, 0.0) + 1
+        for kind in self.kinds.values():
+            coming[kind.number] = coming.get(kind.number, 0.0) + kind.rate * self.epoch
+        planned = [kind for kind in self.kinds.values() if kind.waiting or coming[kind.number] > 0]
+        lanes = {kind: sum(group.lanes.get(kind, 0) for group in self.groups) for kind in self._types}
+        work = np.full((len(planned), len(self._types)), np.inf)
+        for row, kind in enumerate(planned):
+            for column, of_type in enumerate(self._types):
+                possible = [p for p in kind.positions if kind.modes[p].type is of_type and self._hosted(kind, p)]
+                needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
+                work[row, column] = min(needs, default=np.inf)
+        found = shares(work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner)
+        for row, kind in enumerate(planned):
+            if kind in wanted:
+                kind.turns = Turns(self._by_group(kind, found[row]), kind.number)
+
+    def _hosted(self, kind: Kind, position: int) -> bool:
+        """Is there a group that can run this mode?"""
+        if self.grouping == "type":
+            group = self._by_type.get(kind.modes[position].type)
+            return group is not None and position in group.hosts(kind)
+        return any(position in group.hosts(kind) for group in self.groups)
+
+    def _by_group(self, kind: Kind, share: np.ndarray) -> dict[int, float]:
+        """Shares of types as shares of groups: in proportion to the devices of each, where it can run at all."""
+        found: dict[int, float] = {}
+        for of_type, part in zip(self._types, share.tolist(), strict=True):
+            if part <= 0:
+                continue
+            able = [group for group in self.groups if any(kind.modes[p].type is of_type for p in group.hosts(kind))]
+            total = sum(group.lanes[of_type] for group in able)
+            for group in able:
+                if total and group.lanes[of_type]:
+                    found[group.number] = found.get(group.number, 0.0) + part * group.lanes[of_type] / total
+        if not found:  # all that could run it is down: it waits for what comes back
+            found = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
+        return found
+
+    def _hand_out(self, task: Task, kind: Kind) -> None:
+        assert kind.turns is not None
+        group = self.groups[kind.turns.next()]
+        entry = self._of[task.index] = Entry(task, kind, group)
+        kind.wait(task, 1)
+        self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
+        entry.group.enqueue(entry)
+        entry.group.scheduler.ready(entry.task)
+        self._look_at(entry.group)
+
+    def _rebalance(self, kind: Kind) -> int:
+        """Move waiting tasks of a kind, the newest of each group first, until they lie as planned."""
+        assert kind.turns is not None
+        share = kind.turns.share
+        if not kind.waiting:
+            return 0
+        wanted = dict(zip(share, apportion(kind.waiting, list(share.values())), strict=True))
+        spare: list[Entry] = []
+        moved = 0
+        for number in [*kind.holders]:
+            here = self.groups[number].of_kind[kind.number]
+            surplus = len(here) - wanted.get(number, 0)
+            if surplus > 0:
+                spare += [self._of[index] for index in [*here][-surplus:]]
+        for number, count in wanted.items():
+            lacking = count - len(self.groups[number].of_kind.get(kind.number, ()))
+            for _ in range(min(lacking, len(spare))):
+                self._move(spare.pop(), self.groups[number])
+                moved += 1
+        return moved
+
+    def _move(self, entry: Entry, group: Group) -> None:
+        """A waiting task goes to another group."""
+        entry.group.dequeue(entry)
+        entry.group.scheduler.gone(entry.task)
+        entry.task.ticket += 1  # whatever queue holds it there, it stands in none any more
+        self._look_at(entry.group)
+        entry.place(group)
+        self._put(entry)
+
+    # Starving groups ------------------------------------------------------------------------------------------
+
+    def _feed(self, view: View) -> Generator[Decision, None, bool]:
+        """As long as a group starves that could start something now: move a task there.  Did any start?"""
+        started = False
+        full: dict[Mode, None] = {}
+        barred: dict[tuple[int, int], None] = {}
+        while True:
+            chosen = None
+            for kind in self.kinds.values():
+                if kind.waiting:
+                    found = self._hungry(kind, full, barred, view)
+                    if found is not None and (chosen is None or found[0] < chosen[0]):
+                        chosen = found
+            if chosen is None:
+                return started
+            _, entry, group = chosen
+            self._move(entry, group)
+            self.notes["moved_when_starving"] += 1
+            started |= yield from self._ask(view)
+            if entry.end is None:  # its scheduler has other plans
+                barred[entry.kind.number, group.number] = None
+
+    def _hungry(
+        self, kind: Kind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
+    ) -> tuple[float, Entry, Group] | None:
+        """A group that starves for a kind, the task to move there, and how much slower it is there than at home."""
+        best: tuple[float, Entry, Group] | None = None
+        for position in kind.positions:
+            mode = kind.modes[position]
+            if mode in full:
+                continue
+            placement = view.first(mode)
+            if placement is None:
+                full[mode] = None
+                continue
+            group = self._group_of(placement)
+            if group is not None and group.number in kind.holders and group.mask is not None:
+                others = ~sum(self.groups[number].mask or 0 for number in [*kind.holders][:LOOK])
+                placement = view.first_among(mode, others & ((1 << len(view.cluster.nodes)) - 1))
+                group = None if placement is None else self._group_of(placement)
+            if group is None or group.queued[mode.type] or (kind.number, group.number) in barred:
+                continue
+            found = self._candidate(kind, position, group, view)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = (*found, group)
+        return best
+
+    def _group_of(self, placement: Placement) -> Group | None:
+        """The group in which a placement lies; None if it is in none."""
+        groups = self._by_node[placement.devices[0].node]
+        group = self._by_type[placement.mode.type] if groups[0].mask is None else groups[0]
+        return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None
+
+    def _candidate(self, kind: Kind, position: int, group: Group, view: View) -> tuple[float, Entry] | None:
+        """Of the newest tasks of a kind in the groups that hold it the one that would wait longest there."""
+        best: tuple[float, Entry] | None = None
+        latest = -math.inf
+        for number in [*kind.holders][:LOOK]:
+            other = self.groups[number]
+            if other is group:
+                continue
+            entry = self._of[next(reversed(other.of_kind[kind.number]))]
+            here = seconds_of(entry.task, position)
+            own = entry.seconds * entry.width
+            there = other.wait_for(entry.type, entry.width, view.now, own) + entry.seconds
+            if (self.moves == "always" or here < there) and there > latest:
+                if view.items and not self._holds(entry.task, kind.modes[position], group):
+                    continue
+                latest, best = there, (here / entry.seconds if entry.seconds > 0 else math.inf, entry)
+        return best
+
+    @staticmethod
+    def _holds(task: Task, mode: Mode, group: Group) -> bool:
+        """Is there room for the task's data where it would start?"""
+        placement = group.view.first(mode)
+        return placement is not None and group.view.holds(task, placement)

@@ -1,0 +1,219 @@
+"""A part of the cluster as if it were all of it: what a scheduler inside a group sees.
+
+A part is some nodes and some types of device.  Placements come from these alone; times, data and random numbers are
+those of the run.  Cost: as the view's own verbs, but `nodes_fitting`, `options` and `nodes.candidates` pick out of
+what fits on the whole cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from sim.model.cluster import Cluster, Device, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import PlacementRule, View
+
+
+class PartView:
+    """The view, seen from a part of the cluster.
+
+    nodes: bitmask of the part's nodes, None for all; types: its types of device.
+    waiting_tasks, running_tasks: the tasks of the part by row, kept by its owner; None: all that wait, or run.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        nodes: int | None,
+        types: Iterable[DeviceType],
+        waiting_tasks: Mapping[int, Task] | None = None,
+        running_tasks: Mapping[int, Task] | None = None,
+    ):
+        self._view = view
+        self._mask = nodes
+        self._types = dict.fromkeys(types)
+        self._waiting = waiting_tasks
+        self._running = running_tasks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    @property
+    def now(self) -> float:
+        return self._view.now
+
+    @property
+    def releases(self) -> int:
+        return self._view.releases
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The part as a cluster; made when somebody asks for it."""
+        return PartOfCluster(self._view.cluster, self._mask, self._types)
+
+    @cached_property
+    def nodes(self) -> Any:
+        return NodesOfPart(self)
+
+    def has(self, mode: Mode) -> bool:
+        """Is there a device here of the type that a mode runs on?  What is not had fits nowhere."""
+        return mode.type in self._types
+
+    def holds_node(self, node: int) -> bool:
+        return self._mask is None or bool(self._mask >> node & 1)
+
+    def contains(self, placement: Placement) -> bool:
+        """Does it lie in this part?"""
+        return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
+
+    # Where does it fit? -------------------------------------------------------------------------------------
+
+    def first(self, mode: Mode) -> Placement | None:
+        if not self.has(mode):
+            return None
+        return self._view.first(mode) if self._mask is None else self._view.first_among(mode, self._mask)
+
+    def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
+        if rule is not None:
+            return rule(task, self)  # type: ignore[arg-type]
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            placement = self.first(mode)
+            if placement is None:
+                continue
+            if not self._view.items or self._view.holds(task, placement):
+                return placement
+            there = (self._view.on_node(mode, node, task) for node in self.nodes_fitting(mode))
+            found = next((place for place in there if place is not None), None)
+            if found is not None:
+                return found
+        return None
+
+    def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
+        if placement is not None:
+            return self.contains(placement) and self._view.fits(mode, placement, tasks)
+        return self.first(mode) is not None
+
+    def nodes_fitting(self, mode: Mode) -> list[int]:
+        if not self.has(mode):
+            return []
+        return [node for node in self._view.nodes_fitting(mode) if self.holds_node(node)]
+
+    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
+        if not (self.has(mode) and self.holds_node(node)):
+            return None
+        return self._view.on_node(mode, node, task)
+
+    def options(self, task: Task, mode: Mode) -> list[Placement]:
+        if not self.has(mode):
+            return []
+        return [place for place in self._view.options(task, mode) if self.contains(place)]
+
+    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
+        if not self.has(mode):
+            return None
+        found = self._view.emptiest(mode, task)
+        if found is None or self.contains(found):
+            return found
+        there = [place for node in self.nodes_fitting(mode) if (place := self._view.on_node(mode, node, task))]
+        return min(there, key=lambda place: self._view.load(place.devices[0]), default=None)
+
+    def alike(self, task: Task, mode: Mode) -> bool:
+        return self.has(mode) and self._view.alike(task, mode)
+
+    def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
+        """As far as the whole cluster's answer lies in this part; else never."""
+        modes = [task.modes[position] for position in task.modes_by_speed()] if mode is None else [mode]
+        shadows = [self._view.earliest_fit(task, one) for one in modes if self.has(one)]
+        inside = [one for one in shadows if one.placement is not None and self.contains(one.placement)]
+        return min(inside, key=lambda one: one.time, default=NEVER)
+
+    def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        found = self._view.make_room(task, victims)
+        return found if found is not None and self.contains(found[0]) else None
+
+    def free(self, kind: str) -> float:
+        names = [one.name for one in self._types if kind in (one.kind, one.name)]
+        nodes = [node.index for node in self._view.cluster.nodes if self.holds_node(node.index)]
+        return sum(self._view.free_on(node, name) for node in nodes for name in names)
+
+    # Who? ---------------------------------------------------------------------------------------------------
+
+    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+        found, mine = self._view.running(by), self._running
+        return found if mine is None else [task for task in found if task.index in mine]
+
+    def waiting(self) -> list[Task]:
+        found, mine = self._view.waiting(), self._waiting
+        return found if mine is None else [task for task in found if task.index in mine]
+
+    @property
+    def waiting_count(self) -> int:
+        return self._view.waiting_count if self._waiting is None else len(self._waiting)
+
+    @property
+    def oldest(self) -> Task | None:
+        if self._waiting is None:
+            return self._view.oldest
+        return min(self._waiting.values(), key=lambda task: (task.ready, task.index), default=None)
+
+
+class Never:
+    """The shadow of a task that cannot start here, as far as is known."""
+
+    time = math.inf
+    placement: Placement | None = None
+
+    def survives(self, task: Task, placement: Placement) -> bool:
+        return True
+
+
+NEVER = Never()
+
+
+class NodesOfPart:
+    """The columns of all nodes; candidates are those of the part."""
+
+    def __init__(self, part: PartView):
+        self._part = part
+        self._nodes = part._view.nodes
+        self._inside = np.array([part.holds_node(node.index) for node in part._view.cluster.nodes])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nodes, name)
+
+    def candidates(self, mode: Mode) -> np.ndarray:
+        found = self._nodes.candidates(mode)  # brings the columns up to date
+        return np.asarray(found[self._inside[found]] if self._part.has(mode) else found[:0])
+
+
+HIDDEN = DeviceType("cores of another group", kind="cpu")
+
+
+class PartOfCluster(Cluster):
+    """A cluster of the same nodes, by number, on which only the part's devices are.
+
+    Where a part has accelerators of a node but not its cores, these are there to host launches and of a type on which
+    nothing runs.
+    """
+
+    def __init__(self, whole: Cluster, mask: int | None, types: Mapping[DeviceType, None]):
+        def here(device: Device) -> bool:
+            return device.type in types and (mask is None or bool(mask >> device.node & 1))
+
+        self.nodes = []
+        for node in whole.nodes:
+            accelerators = tuple(filter(here, node.accelerators))
+            cpu = node.cpu if here(node.cpu) else replace(node.cpu, type=HIDDEN)
+            cpus = node.cpus if here(node.cpu) or accelerators else 0
+            self.nodes.append(replace(node, cpus=cpus, cpu=cpu, accelerators=accelerators))
+        self.devices = [device for device in whole.devices if here(device)]
+        self.types = {name: kind for name, kind in whole.types.items() if kind in types}
+        self.partitions = whole.partitions

@@ -1,0 +1,414 @@
+"""A plan that is followed as long as it holds, and repaired when it does not.
+
+Decides where and when.  A planner lays out what is there; every lane (core or accelerator) has its steps in order, and
+starts the next when it is free.  What runs, with its estimated end, and the steps to come give a forecast of the end.
+Repairs, the cheap ones first:
+1. Order.  A lane whose next step cannot start yet takes one from behind it that delays nothing.
+2. Theft.  A lane with nothing to do takes a step from the lane that will be done last, if it ends sooner so; and, with
+   `restart`, starts over what runs elsewhere and would end sooner here (the work done there is lost).
+3. A new plan of what has not started, when the forecast of the end is off by more than `threshold` of the time that was
+   planned, or devices failed or came back.  It is taken only if it ends sooner by the forecast.
+A task that takes longer than its estimate is expected to take as long as others did that were as late (`Experience`).
+Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
+nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
+Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
+for Efficient Mapping of Workflows on Grid Systems (2004), who plan anew only what has become late, and of Agullo,
+Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), who follow plans loosely; restarts are the
+spoliation of `heteroprio`.
+No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
+load others have shorter responses; it believes estimates until they are proven wrong; a device that is slow as a whole
+looks like tasks that are late one by one; what the planner cannot plan (gangs, parts of GPUs) starts as soon as it
+fits, before the plan, and may wait long for room under a steady load.
+Cost: O(lanes) a round; a forecast is linear in what is left, made some LOOKS times while half of that ends; a repair
+looks at one queue.  Between two plans PAUSE of the time planned and of the tasks planned must pass, so that with a
+planner of cost C(n) an event costs at most C(n) / (PAUSE n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
+from policies.hybrid.repairs import reordered, restartable, stolen
+from sim.errors import Problem, ScenarioError, UsageError
+from sim.model.cluster import Device
+from sim.model.plan import Plan
+from sim.model.tasks import Shape, Task
+from sim.policy import (
+    Decision,
+    Fetch,
+    ListScheduler,
+    PlannedScheduler,
+    PlanProblem,
+    Progress,
+    Rest,
+    Scheduler,
+    Start,
+    Stop,
+    View,
+    Wait,
+)
+from sim.policy.planned import placement_of
+from sim.policy.rest import in_mid_run, rows_of
+
+Order = Literal["acceleration", "longest", "arrival"]
+
+PAUSE = 0.05
+"""Part of the time planned that passes at least between two plans; and part of the tasks that end, come or start."""
+LOOKS = 64
+"""Forecasts in the time in which half of what is left ends, about."""
+
+
+class PlanAndRepair(Scheduler):
+    """Follows a plan; reorders, steals, restarts and plans anew where it goes wrong.
+
+    planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
+        independent tasks without transfers on cores and one type of GPU, else `heft`.
+    dynamic: the order in which tasks that have no place in the plan get one or start: by acceleration (the most
+        accelerated first), longest first, or by arrival.
+    threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
+    foresight: does the planner know the tasks that will come later, as static policies do?
+    restart: may a lane with nothing to do start over what runs elsewhere?
+    prefetch: is what the next step of an accelerator reads brought there while the one before it runs?
+    """
+
+    def __init__(
+        self,
+        planner: PlannedScheduler | None = None,
+        dynamic: Order = "acceleration",
+        threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
+        foresight: bool = False,
+        restart: bool = True,
+        prefetch: bool = True,
+    ):
+        self.planner = planner
+        self.dynamic = dynamic
+        self.threshold = threshold
+        self.foresight = foresight
+        self.restart = restart
+        self.prefetch = prefetch
+        self.notes: dict[str, Any] = {"plans": 0, "plans_kept": 0, "reordered": 0, "stolen": 0, "restarted": 0}
+        self._waiting: dict[int, Task] = {}
+        self._new: dict[int, Task] = {}
+        """Of these, those that need a place in the plan."""
+        self._beside = ListScheduler(self._key, discipline="skip")
+        """And the queue of those that no plan can have a place for."""
+        self._stranded: dict[int, Task] = {}
+        """And those that no lane can run which is up."""
+        self._plannable: dict[Shape, bool] = {}
+        self._seen = Forecast()
+        self._look_at = math.inf
+        """When something that runs now will be late."""
+        self._promised = math.inf
+        self._planned_at = -math.inf
+        self._planned_size = 0
+        self._events = 0
+        """Tasks that have ended or come since the last plan."""
+        self._upset = True
+        """Have devices failed or come back since?"""
+
+    # Hooks ----------------------------------------------------------------------------------------------------
+
+    def check(self, problem: PlanProblem) -> None:
+        if self.planner is not None:
+            self.planner.check(problem)
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self._problem = problem
+        self._progress = Progress(problem)
+        self._board = Board(problem, self._progress.is_up)
+        self._find_plannable()
+
+    def begin(self, view: View) -> None:
+        self._view = view
+
+    def ready(self, task: Task) -> None:
+        self._progress.ready(task)
+        self._waiting[task.index] = task
+        self._events += 1
+        job = self._board.ended(task.index, self._view.now, completed=False)
+        if job is not None:  # it was stopped: it goes on before what comes after it
+            job.fetched = False
+            self._board.put_first(job)
+        known = self._board.pending.get(task.index)
+        if known is not None:
+            self._board.arrived(known, task)
+        elif self._can_be_planned(task):
+            self._new[task.index] = task
+        else:
+            self._beside.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._progress.ended(task)
+        self._events += 1
+        self._board.ended(task.index, self._view.now, completed=True)
+
+    def gone(self, task: Task) -> None:
+        self._progress.ended(task)
+        self._events += 1
+        self._board.ended(task.index, self._view.now, completed=False)
+        self._forget(task.index)
+        job = self._board.pending.get(task.index)
+        if job is not None:
+            self._board.take_out(job)
+
+    def device(self, device: Device, up: bool) -> None:
+        self._progress.device(device, up)
+        self._upset = True
+        self._events += 1
+        self._board.due.update((lane.number, lane) for lane in self._board.lanes.values())
+        if up:
+            self._new |= self._stranded
+            self._stranded = {}
+
+    def _forget(self, row: int) -> None:
+        """It waits no longer."""
+        for tasks in (self._waiting, self._new, self._stranded):
+            tasks.pop(row, None)
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if self._off_plan(view):
+            self._plan(view)
+        yield from self._start_beside(view)
+        if self._new:
+            self._house(view)
+        yield from self._follow(view)
+        if self.prefetch and self._problem.tasks.reads is not None:
+            yield from self._fetch(view)
+        idle = self._board.idle()
+        if idle and (self._board.pending or (self.restart and self._board.running)):
+            yield from self._repair(idle, view)
+            again = self._board.next_look(view.now)
+            if again < math.inf:
+                self._look_at = again
+                yield Wait(until=again)
+
+    def _start(self, job: Job, view: View) -> Start:
+        self._forget(job.row)
+        return self._board.start(job, view)
+
+    def _follow(self, view: View) -> Iterator[Decision]:
+        """What heads its lanes starts, as the plan has it."""
+        due, again = self._board.due, {}
+        while due:
+            lane = due.pop(next(iter(due)))
+            job = lane.head()
+            if job is None or job.task is None or not all(other.head() is job for other in job.lanes):
+                continue
+            if self._board.fits(job.task, job.placement, view):
+                yield self._start(job, view)
+            else:
+                again[lane.number] = lane
+        self._board.due = again
+
+    def _start_beside(self, view: View) -> Iterator[Decision]:
+        """What no plan has a place for, in the fallback's order: whatever fits."""
+        for decision in self._beside.schedule(view):
+            if isinstance(decision, Wait):
+                return
+            if isinstance(decision, Start):
+                assert isinstance(decision.tasks, Task)
+                self._forget(decision.tasks.index)
+            yield decision
+
+    def _fetch(self, view: View) -> Iterator[Decision]:
+        """What the head of a busy accelerator's queue reads is brought while the step before it runs."""
+        for lane in self._board.lanes.values():
+            job = lane.head() if lane.running and lane.device.type.kind != "cpu" else None
+            if job is None or job.task is None or job.fetched or not view.holds(job.task, job.placement):
+                continue
+            job.fetched = True
+            for item in dict.fromkeys(job.task.reads):
+                holders = view.holders(item)
+                if holders and lane.device not in holders:
+                    yield Fetch(item, lane.device)
+
+    def _repair(self, idle: list[Lane], view: View) -> Iterator[Decision]:
+        """Idle lanes look in their own queues, then in those of others, then at what runs elsewhere."""
+        for lane in idle:
+            job = reordered(self._board, lane, self._look(view), view) if lane.queue else None
+            if job is not None:
+                self.notes["reordered"] += 1
+                yield self._start(job, view)
+        in_vain: dict[Any, None] = {}
+        for lane in idle:
+            kind = lane.device.type, lane.device.node
+            if lane.running or kind in in_vain:
+                continue
+            moved = stolen(self._board, lane, self._look(view), view)
+            if moved is not None:
+                self.notes["stolen"] += 1
+                self._board.take_out(moved[0])
+                self._board.put(moved[1])
+                yield self._start(moved[1], view)
+                continue
+            job = restartable(self._board, lane, view) if self.restart else None
+            if job is None:
+                in_vain[kind] = None
+                continue
+            assert job.task is not None
+            self.notes["restarted"] += 1
+            yield Stop(job.task, keep=False)
+            self._board.take_out(self._board.pending[job.row])
+            self._board.put(job)
+            yield self._start(job, view)
+
+    # Plans ----------------------------------------------------------------------------------------------------
+
+    def _look(self, view: View) -> Forecast:
+        """The forecast, made anew if enough has changed since the last, or something has run late."""
+        due = view.now >= self._look_at
+        if due:
+            self._look_at = math.inf
+        if self._board.changes > len(self._board.pending) // LOOKS or (due and self._board.late(view.now)):
+            self._seen = self._board.forecast(view)
+        return self._seen
+
+    def _off_plan(self, view: View) -> bool:
+        """Is a new plan worth making, and allowed already?"""
+        if not self.notes["plans"]:
+            return bool(self._new)
+        if not (self._board.pending or self._new) or self._events < max(1.0, PAUSE * self._planned_size):
+            return False
+        span = self._promised - self._planned_at
+        if span < math.inf and view.now < self._planned_at + PAUSE * span:
+            return False
+        return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
+
+    def _plan(self, view: View) -> None:
+        """Plan what has not started; follow that if it is the first plan, has more tasks or ends sooner."""
+        rest = self._progress.rest(view, self.foresight, lambda task: self._board.finish(task, view), self._may_plan)
+        if not rest.rows:
+            return
+        plan = (self.planner or default_planner(rest.problem)).plan(rest.problem)
+        first, known = not self.notes["plans"], self._board.pending
+        before = math.inf if first else self._board.forecast(view).end
+        self.notes["plans"] += 1
+        self._adopt(rest, plan)
+        self._seen = self._board.forecast(view)
+        if first:
+            self._tell(rest, plan)
+        elif self._seen.end >= before and len(known) >= len(self._board.pending):
+            self.notes["plans_kept"] += 1
+            self._board.clear()
+            for job in known.values():
+                self._board.put(job)
+            self._seen = self._board.forecast(view)
+        self._new = {row: task for row, task in self._new.items() if row not in self._board.pending}
+        self._promised, self._planned_at, self._planned_size = self._seen.end, view.now, len(rest.rows)
+        self._events, self._upset = 0, False
+
+    def _tell(self, rest: Rest, plan: Plan) -> None:
+        self.notes["planned_makespan"] = self._seen.end - rest.problem.origin
+        if plan.bound is not None and len(rest.rows) == len(self._problem.tasks):
+            self.notes["lower_bound"] = float(plan.bound)
+
+    def _adopt(self, rest: Rest, plan: Plan) -> None:
+        """The steps of a plan stand in the queues, and nothing else."""
+        tasks, old = self._problem.tasks, self._board.pending
+        self._board.clear()
+        for step in rest.steps(plan):
+            placement = placement_of(step, tasks, self._problem.cluster)
+            lanes = tuple(self._board.lanes[name] for name in step.devices)
+            task = self._waiting.get(step.task)
+            job = Job(step.task, placement, lanes, self._seconds(step.task, step.mode), task)
+            was = old.get(step.task)
+            job.fetched = was is not None and was.fetched and was.lanes == lanes
+            self._board.put(job)
+
+    def _house(self, view: View) -> None:
+        """Newcomers get a place at the end of the lane on which they would end first."""
+        ends = dict(self._look(view).lane)
+        lanes = [lane for lane in self._board.lanes.values() if self._board.is_up(lane)]
+        for task in sorted(self._new.values(), key=self._key):
+            best: tuple[float, Job] | None = None
+            for position, mode in enumerate(task.modes):
+                if task.allowed is not None and position not in task.allowed:
+                    continue
+                seconds = self._seconds(task.index, position)
+                for lane in lanes:
+                    placement = lane.placed(mode)
+                    if placement is not None:
+                        end = max(view.now, ends.get(lane.number, 0.0)) + seconds
+                        if best is None or end < best[0]:
+                            best = end, Job(task.index, placement, (lane,), seconds, task)
+            if best is None:
+                self._stranded[task.index] = task
+            else:
+                ends[best[1].lanes[0].number] = best[0]
+                self._board.put(best[1])
+        self._new = {}
+
+    def _seconds(self, row: int, position: int) -> float:
+        """Estimated seconds of a task that does not run, without transfers."""
+        tasks = self._problem.tasks
+        mode = tasks.shapes[tasks.shape[row]].modes[position]
+        task = self._waiting.get(row)
+        return (mode.fixed + float(tasks.time[row, position])) * (1.0 if task is None else 1.0 - task.done)
+
+    def _key(self, task: Task) -> tuple[float, int]:
+        if self.dynamic == "arrival":
+            return 0.0, task.index
+        if self.dynamic == "longest":
+            return -task.shortest_remaining, task.index
+        times = [task.estimates[i] + mode.fixed for i, mode in enumerate(task.modes)]
+        known = [time for time in times if math.isfinite(time)]
+        return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
+
+    # What can be planned ----------------------------------------------------------------------------------------
+
+    def _find_plannable(self) -> None:
+        """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""
+        tasks = self._problem.tasks
+        refusal: ScenarioError | None = None
+        for shape in tasks.shapes:
+            rows = np.flatnonzero(tasks.shape == shape.index)
+            if len(rows):
+                try:
+                    problem = in_mid_run(self._problem, rows_of(tasks, [int(rows[0])], np.zeros(1)))
+                    (self.planner or default_planner(self._problem)).plan(problem)
+                    self._plannable[shape] = True
+                except ScenarioError as error:
+                    refusal = refusal or error
+                    self._plannable[shape] = False
+                except UsageError:  # it wants to try a plan out
+                    text = f"{type(self.planner).__name__} tries plans out, which cannot be done in mid-run; "
+                    text += "dual_approximation, heft, mct and others that only reckon can plan there"
+                    raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
+        if refusal is not None and self.planner is not None and not any(self._plannable.values()):
+            raise refusal
+
+    def _may_plan(self, row: int) -> bool:
+        tasks, task = self._problem.tasks, self._waiting.get(row)
+        if task is not None:
+            return self._can_be_planned(task)
+        return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
+
+    def _can_be_planned(self, task: Task) -> bool:
+        """Also in a mode that its admission allows?"""
+        if not self._plannable.get(task.shape, False):
+            return False
+        lanes = self._board.lanes.values()
+        return task.allowed is None or any(lane.placed(task.modes[i]) for i in task.allowed for lane in lanes)
+
+
+def default_planner(problem: PlanProblem) -> PlannedScheduler:
+    """`dual_approximation` where it can plan and nothing is moved, else `heft`."""
+    tasks, cluster = problem.tasks, problem.cluster
+    kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
+    two = kinds.count(True) <= 1 and kinds.count(False) <= 1
+    moved = any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes))
+    if two and not moved and not any(tasks.predecessors or ()):
+        from policies.static.dual_approximation import DualApproximation
+
+        return DualApproximation()
+    from policies.static.heft import Heft
+
+    return Heft()

@@ -1,0 +1,314 @@
+"""Predictive: forecasts of the load decide how many devices are awake, and how many are kept free for a peak.
+
+Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
+devices that it would keep busy, and forecast (`policies.prediction`):
+
+scale    as many devices stay awake as the greatest load forecast within one waking time needs at the target
+         utilisation, and what waits besides; so those for a rise are awake when it comes, not a waking time later.
+         With the predictor `last_value` this is an autoscaler that reacts; with the signal `utilisation` besides it is
+         that of Kubernetes, which measures how busy the devices are (`policies.hybrid.autoscaling`).
+reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
+         long as `ahead`, about as long as one of them runs: they are not stopped when the peak comes, so they must not
+         have begun.  Meanwhile they may run on cores or in a smaller mode, if they have one that fits.
+
+How far forecasts were from what came is noted with the run: MAPE and pinball loss of the mean load until the time
+that is looked ahead is over, in devices.
+Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
+Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
+Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
+Weakness: a load unlike the days before is scaled for as if it were like them, apart from the level, which follows; a
+gang that needs more devices on one node than are awake there may have to wait until nothing runs.
+Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from policies.hybrid.autoscaling import Pool
+from policies.hybrid.demand import Requests, asked_of, waiting_work
+from policies.hybrid.part_view import PartView
+from policies.prediction import Chosen, ChosenPredictor, Score, Series, chosen, told
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import Device, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import WAITING, Mode, Task
+from sim.model.units import Seconds
+from sim.policy import Counter, Decision, Hold, ListScheduler, PlacementRule, PlanProblem, Scheduler, Start, View, Wait
+
+DAILY = Chosen("holt_winters")
+
+
+class Predictive(Scheduler):
+    """Scales and reserves by forecast around another scheduler.
+
+    by: that scheduler; none given: first come, first served, where what fits may pass what does not.  With `reserve` it
+    must be a list scheduler (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
+    predictor: how the load is forecast: last_value, ewma, holt_winters or ar, or a mapping with parameters.
+    scale: are devices sent to sleep and woken?  least: never fewer awake of a type.
+    signal: what is measured: the work that arrives, or how many devices are busy.
+    target: part of the awake devices that the load may keep busy.
+    interval: seconds between measurements.
+    stabilisation: seconds for which the number of devices that was wanted once is kept.
+    reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
+    """
+
+    undisturbed = False
+
+    def __init__(
+        self,
+        by: Scheduler | None = None,
+        predictor: ChosenPredictor = DAILY,
+        scale: bool = True,
+        signal: Literal["arrivals", "utilisation"] = "arrivals",
+        target: Annotated[float, Field(gt=0, le=1)] = 0.7,
+        interval: Annotated[Seconds, Field(gt=0)] = 60.0,
+        stabilisation: Annotated[Seconds, Field(ge=0)] = 300.0,
+        least: Annotated[int, Field(ge=0)] = 1,
+        reserve: list[str] | None = None,
+        ahead: Annotated[Seconds, Field(ge=0)] = 1800.0,
+    ):
+        self.by = ListScheduler(discipline="skip") if by is None else by
+        self.predictor: Chosen = chosen(predictor)
+        self.scale = scale
+        self.signal = signal
+        self.target = target
+        self.interval = interval
+        self.stabilisation = stabilisation
+        self.least = least
+        self.protected = dict.fromkeys(reserve or ())
+        self.ahead = ahead
+        self.notes: dict[str, Any] = {}
+        self.score = Score()
+        self.pools: dict[DeviceType, Pool] = {}
+        self.loads: dict[DeviceType, Series] = {}
+        """Of everything, for scaling."""
+        self.peaks: dict[DeviceType, Series] = {}
+        """Of the protected, for reserving."""
+        self.kept: dict[DeviceType, int] = {}
+        """Devices for the protected, as forecast last."""
+        self._counters: Sequence[Counter] = ()
+        self._requests: list[Requests] = []
+        self._came: dict[int, None] = {}
+        """Tasks that wait or run, by row: each is counted once as work that arrived."""
+        self._others: dict[int, tuple[DeviceType, float]] = {}
+        """Running tasks that are not protected: the type and how much of it they hold."""
+        self._held: dict[int, None] = {}
+        """Tasks that were held back for the protected, by row."""
+        self._declined: dict[int, Task] = {}
+        """Those of this round."""
+        self._next = 0.0
+        self._since = 0.0
+        self._busy: dict[DeviceType, float] = {}
+        if scale and not self.by.undisturbed:
+            text = f"{type(self.by).__name__} sends devices to sleep itself: set scale to false, or name another"
+            raise ScenarioError(Problem(text, key="policy.scheduler.by"))
+        if self.protected:
+            if not isinstance(self.by, ListScheduler):
+                text = f"reserve works through a placement rule, which {type(self.by).__name__} has none of"
+                raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.by"))
+            self.by.placement = self._within(self.by.placement)
+
+    # What it is told --------------------------------------------------------------------------------------------
+
+    def check(self, problem: PlanProblem) -> None:
+        self.by.check(problem)
+        known = [name for name in problem.tasks.classes if name]
+        for name in self.protected:
+            if name not in known:
+                near = suggestion(name, known) or f"; the classes here are {', '.join(known) or 'without names'}"
+                raise ScenarioError(Problem(f'no class "{name}" to reserve for{near}', key="policy.scheduler.reserve"))
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self.by.prepare(problem)
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        self._counters = counters
+        self.by.serve(counters, alone)
+
+    def begin(self, view: View) -> None:
+        self.by.begin(view)
+        self._requests = [Requests(counter, view) for counter in self._counters]
+        by_type: dict[DeviceType, list[Device]] = {}
+        for device in view.cluster.devices:
+            if device.local >= 0:
+                by_type.setdefault(device.type, []).append(device)
+        for kind, devices in by_type.items():
+            self.pools[kind] = Pool(kind, devices, min(self.least, len(devices)), self.stabilisation)
+            if self.scale:
+                self.loads[kind] = self._series(kind.power.wake)
+            if self.protected:
+                self.peaks[kind] = self._series(self.ahead)
+                self.kept[kind] = 0
+        self._since = view.now
+        self._next = view.now + self.interval
+
+    def _series(self, lead: float) -> Series:
+        return Series(self.predictor.make(), self.interval, lead + self.interval, self.score)
+
+    def ready(self, task: Task) -> None:
+        self._release(task)
+        if task.index not in self._came:
+            self._came[task.index] = None
+            asked = asked_of(task)
+            if asked is not None and not any(task.shape is one.queue.service.shape for one in self._requests):
+                self._arrived(*asked, task.class_)
+        self.by.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._forget(task)
+        self.by.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self._forget(task)
+        self.by.gone(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        pool = self.pools.get(device.type)
+        if pool is not None:
+            pool.changed(device, up)
+        self.by.device(device, up)
+
+    def announced(self, device: Device, start: float, end: float) -> None:
+        self.by.announced(device, start, end)
+
+    # Rounds -----------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        self._watch(view)
+        wait = yield from self._inner(view)
+        if self._next <= view.now:
+            while self._next <= view.now:
+                self._measure(self._next, view)
+                self._next += self.interval
+            if self.protected:  # less may be kept than a moment ago
+                wait = yield from self._inner(view)
+        for task in self._declined.values():  # for `hetsim explain`
+            if task.state == WAITING:
+                yield Hold(task, "reservation")
+        self._declined.clear()
+        if self.scale:
+            for pool in self.pools.values():
+                yield from pool.steer(view)
+        self._see(view)
+        # Finishes count for what is busy and what may sleep, so they are not slept through.
+        on = "change" if wait.on == "ready" else wait.on
+        yield Wait(min(wait.until, self._next), on, wait.arrivals)
+
+    def _inner(self, view: View) -> Generator[Decision, None, Wait]:
+        """The inner scheduler's decisions, but for its Wait."""
+        for decision in self.by.schedule(view):
+            if isinstance(decision, Wait):
+                return decision
+            if self.protected and isinstance(decision, Start):
+                self._hold(decision)
+            yield decision
+        return Wait()
+
+    # Measuring --------------------------------------------------------------------------------------------------
+
+    def _arrived(self, kind: DeviceType, seconds: float, name: str) -> None:
+        """Work came for a type of device, of a class or service."""
+        if self.scale and self.signal == "arrivals" and kind in self.loads:
+            self.loads[kind].note(seconds)
+        if name in self.protected and kind in self.peaks:
+            self.peaks[kind].note(seconds)
+
+    def _watch(self, view: View) -> None:
+        """Since the last round the same devices were busy."""
+        if self.signal == "utilisation":
+            passed, self._since = min(view.now, self._next) - self._since, view.now
+            for kind, busy in self._busy.items():
+                self.loads[kind].note(busy * passed)
+
+    def _see(self, view: View) -> None:
+        """Which devices are busy from now on."""
+        if self.signal == "utilisation":
+            for kind, pool in self.pools.items():
+                if kind in self.loads:
+                    self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)
+
+    def _measure(self, end: float, view: View) -> None:
+        """An interval is over: what came, what is forecast, and what that asks for."""
+        for one in self._requests:
+            count = one.new()
+            if one.kind is not None:
+                self._arrived(one.kind, count * one.each, one.queue.service.name)
+        for series in (*self.loads.values(), *self.peaks.values()):
+            series.measure(end)
+        for kind, series in self.peaks.items():
+            self.kept[kind] = math.ceil(series.peak / self.target - 1e-9)
+        if self.scale:
+            self._want(view)
+        every = [*self.loads.values(), *self.peaks.values()]
+        fallbacks = sum(series.fallbacks for series in every) / max(1, sum(series.forecasts for series in every))
+        self.notes = {**self.by.notes, **told("forecast", self.score.error, fallback=fallbacks)}
+
+    def _want(self, view: View) -> None:
+        waiting = waiting_work(view, self._requests)
+        stuck = bool(view.waiting_count) and not any(
+            view.load(device) for pool in self.pools.values() for device in pool.devices
+        )
+        for kind, pool in self.pools.items():
+            series = self.loads[kind]
+            pool.want(view.now, (series.peak + waiting.get(kind, 0.0) / series.lead) / self.target)
+            if stuck and kind in waiting:
+                pool.want_all()  # what waits does not fit on what is awake, and nothing will come free
+
+    # Reserving --------------------------------------------------------------------------------------------------
+
+    def _within(self, rule: PlacementRule | None) -> PlacementRule:
+        """The rule, for as long as the others do not hold more than the protected leave them."""
+
+        def place(task: Task, view: View) -> Placement | None:
+            placement = view.fit(task) if rule is None else rule(task, view)
+            if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
+                return placement
+            # Not there, then: perhaps on fewer devices, on another type or on cores.
+            beside = Beside(view, self._leaves_room)
+            placement = beside.fit(task, rule)
+            if placement is None and task.index not in self._held:
+                self._held[task.index] = None
+                self._declined[task.index] = task
+            return placement
+
+        return place
+
+    def _leaves_room(self, mode: Mode) -> bool:
+        """Do the protected keep what is kept for them if a task that is not starts in this mode?"""
+        if mode.on_cpu:
+            return True
+        held = sum(share for other, share in self._others.values() if other is mode.type)
+        return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - held + 1e-9
+
+    def _hold(self, start: Start) -> None:
+        """Remember what a task that is not protected takes."""
+        tasks = [start.tasks] if isinstance(start.tasks, Task) else start.tasks
+        mode = start.placement.mode
+        if isinstance(tasks, Sequence) and not mode.on_cpu:
+            for task in tasks:
+                if task.class_ not in self.protected:
+                    self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
+
+    def _release(self, task: Task) -> None:
+        self._others.pop(task.index, None)
+        self._held.pop(task.index, None)
+
+    def _forget(self, task: Task) -> None:
+        self._release(task)
+        self._came.pop(task.index, None)
+
+
+class Beside(PartView):
+    """The cluster as a task sees it that has to leave room: modes for which there is none fit nowhere."""
+
+    def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
+        super().__init__(view, None, view.cluster.types.values())
+        self._leaves_room = leaves_room
+
+    def has(self, mode: Mode) -> bool:
+        return self._leaves_room(mode)

@@ -1,0 +1,91 @@
+"""What a lane without work can do about it, short of a new plan: the repairs of `plan_and_repair`.
+
+Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
+delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
+"""
+
+from __future__ import annotations
+
+import math
+
+from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Task
+from sim.policy import View
+
+ROUNDING = 1e-9
+"""What is gained has to be more than this part of the time to go."""
+
+
+def reordered(board: Board, lane: Lane, seen: Forecast, view: View) -> Job | None:
+    """From behind the head of the lane's own queue: a step that ends before those it passes are to start."""
+    now, limit, left = view.now, math.inf, lane.arrived
+    for job in lane.queue.values():
+        if not left:
+            return None
+        if job.task is not None:
+            left -= 1
+            if job.alone and now + job.seconds <= limit and board.fits(job.task, job.placement, view):
+                return job
+        limit = min(limit, seen.start.get(job.row, now))
+        if limit <= now:
+            return None
+    return None
+
+
+def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, Job] | None:
+    """From the lane that will be done last, the step whose move leaves the lesser of both ends: as it is, and here.
+
+    It must end sooner here than there.  Where that lane has none, the next is looked at.
+    """
+    last_first = sorted(board.lanes.values(), key=lambda other: -seen.lane.get(other.number, 0.0))
+    for victim in last_first:
+        end = seen.lane.get(victim.number, 0.0)
+        best: tuple[float, Job, Job] | None = None
+        for job in victim.queue.values() if victim is not lane and victim.arrived else ():
+            if job.task is None or not job.alone:
+                continue
+            here = board.at(job.task, lane, view, _whole)
+            if here is None:
+                continue
+            ends = view.now + here.seconds
+            value = max(ends, end - job.seconds) if end < math.inf else ends
+            sooner = ends < seen.finish.get(job.row, end) - ROUNDING * here.seconds
+            if sooner and value < end and (best is None or value < best[0]):
+                best = value, job, here
+        if best is not None:
+            return best[1], best[2]
+    return None
+
+
+def restartable(board: Board, lane: Lane, view: View) -> Job | None:
+    """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
+
+    One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
+    now: a forecast may be older than the last restart, and would have the same task started over and over.
+    """
+    ends = {row: board.finish(job.task, view) for row, (job, _) in board.running.items() if job.task is not None}
+    for row in sorted(ends, key=lambda row: -ends[row]):
+        job = board.running[row][0]
+        task = job.task
+        if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
+            continue
+        here = board.at(task, lane, view, anew)
+        if here is None:
+            continue
+        left = ends[row] - view.now
+        if here.seconds * board.lateness(job.row, view.now) < left * (1 - ROUNDING):
+            return here
+    return None
+
+
+def anew(task: Task, placement: Placement, view: View) -> float:
+    """Seconds from a start there now to the end, without what it has done since it started."""
+    mode = placement.mode
+    stages = view.stages((task,), placement)
+    compute = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+
+def _whole(task: Task, placement: Placement, view: View) -> float:
+    return view.duration(task, placement)

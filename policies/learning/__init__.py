@@ -1,0 +1,12 @@
+"""Policies that were learned: `learned` runs them, the agents make them.
+
+An agent is a dataclass of settings with `train(practice, steps, random) -> Network` (`practice.Practice` is what it
+learns from); `check()`, where it has one, says what is missing on this machine.  See docs/learning.md.
+"""
+
+AGENTS = {
+    "dqn": "policies.learning.dqn:Dqn",
+    "reinforce": "policies.learning.reinforce:Reinforce",
+    "ppo": "policies.learning.ppo:Ppo",
+}
+"""Name of each agent and where it is; loaded when asked for."""

@@ -1,0 +1,165 @@
+"""Files of learned policies: arrays and JSON, nothing that could run.
+
+A NumPy archive (.npz) of the network's arrays `array0`, `array1`, ... and of `about`, the bytes of a JSON object:
+format, version of format and of features, agent, window, types of device, scale, and how it was trained.
+Read with allow_pickle=False; written under another name first, so that a file is whole or not there.  Same policy,
+same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policies.learning.network import Network
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Cluster
+from sim.policy.window import FEATURES_VERSION, MOST_WINDOW, SHORTEST, Layout
+
+FORMAT = "hetsim learned policy"
+VERSION = 1
+MOST_BYTES = 64_000_000
+"""No such file is larger, by far."""
+
+
+@dataclass
+class LearnedPolicy:
+    """What was learned, and what it was learned for."""
+
+    network: Network
+    window: int
+    types: tuple[str, ...]
+    scale: float
+    agent: str
+    training: dict[str, Any] = field(default_factory=dict)
+    """How it was made: scenario, steps, seed, reward, ..."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.window, self.types)
+
+    def problem(self, cluster: Cluster) -> str | None:
+        """Why it cannot act on this cluster, or None."""
+        here = Layout.of(cluster, self.window)
+        mine = self.layout
+        if here.types == mine.types:
+            return None
+        theirs = f"{here.observation} numbers, {here.actions} actions"
+        return (
+            f"was learned for the device types {', '.join(mine.types)} ({mine.observation} numbers observed, "
+            f"{mine.actions} actions), but the cluster has {', '.join(here.types)} ({theirs}): train one for it "
+            "(hetsim train)"
+        )
+
+
+def save(policy: LearnedPolicy, path: str | Path) -> None:
+    """Write the file, whole or not at all."""
+    about = {
+        "format": FORMAT, "version": VERSION, "features": FEATURES_VERSION,
+        **{key: value for key, value in vars(policy).items() if key != "network"},
+        "observation": policy.layout.observation, "actions": policy.layout.actions,
+    }  # fmt: skip
+    parts: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
+    parts |= {f"array{number}": array for number, array in enumerate(policy.network.arrays)}
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array in parts.items():
+                data = io.BytesIO()
+                np.lib.format.write_array(data, np.ascontiguousarray(array), allow_pickle=False)
+                # A fixed date: numpy.savez would write the time of day into the file.
+                entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, data.getvalue())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path) -> LearnedPolicy:
+    """The policy in a file; ScenarioError with a sentence if it is none that can be run here."""
+    path = Path(path)
+
+    def wrong(text: str) -> ScenarioError:
+        return ScenarioError(Problem(text, file=str(path)))
+
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise wrong(f"is no learned policy: it has {size:,} bytes")
+        data = path.read_bytes()
+        if data[:2] != b"PK":
+            what = "is empty" if not data else "is no learned policy: it is not an .npz archive (hetsim train)"
+            raise wrong(what)
+    except OSError as error:
+        raise wrong(f"cannot be read: {error.strerror or error}") from None
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size <= MOST_BYTES:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                parts = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
+        raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
+    if size > MOST_BYTES:
+        raise wrong(f"is no learned policy: it holds {size:,} bytes")
+    return _checked(parts, wrong)
+
+
+def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
+    try:
+        about = json.loads(bytes(parts["about"].astype(np.uint8)).decode())
+        known = about["format"] == FORMAT
+    except (KeyError, ValueError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise wrong("is an .npz archive, but no learned policy (hetsim train)")
+    try:
+        newer = (about["version"], VERSION, "file format"), (about["features"], FEATURES_VERSION, "features")
+        for theirs, ours, what in newer:
+            if theirs > ours:
+                raise wrong(f"was made by a newer hetsim: its {what} is version {theirs}, this one knows {ours}")
+            if theirs < ours:
+                text = f"was made by an older hetsim: its {what} is version {theirs}, this one has {ours}"
+                raise wrong(f"{text}; train it again")
+        layout = Layout(int(about["window"]), tuple(map(str, about["types"])))
+        scale = float(about["scale"])
+        arrays = [parts[f"array{number}"] for number in range(len(parts) - 1)]
+        training = dict(about["training"])
+        said = int(about["observation"]), int(about["actions"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise wrong(f"is damaged: {error}") from None
+    if not 1 <= layout.window <= MOST_WINDOW:
+        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MOST_WINDOW:,}")
+    shapes = [array.shape for array in arrays]
+    if said != (layout.observation, layout.actions):
+        raise wrong(
+            f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
+            f"{len(layout.types)} types of device has {layout.observation} and {layout.actions}"
+        )
+    sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
+    if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
+        raise wrong("is damaged: its arrays are no network")
+    if shapes[0][0] != layout.inputs:
+        raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
+    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, str(about["agent"]), training)
+
+
+def _chained(shapes: list[tuple[int, ...]]) -> bool:
+    """Do arrays of these shapes make layers that end in one score?"""
+    if len(shapes) < 2 or len(shapes) % 2:
+        return False
+    width = shapes[0][0] if len(shapes[0]) == 2 else 0
+    for weights, biases in zip(shapes[::2], shapes[1::2], strict=True):
+        if len(weights) != 2 or weights[0] != width or biases != weights[1:]:
+            return False
+        width = weights[1]
+    return width == 1 and shapes[0][0] > 0

@@ -1,0 +1,34 @@
+"""What an agent is given to learn from: episodes, one after the other, and somebody who is told how it goes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from policies.learning.network import Network
+from sim.policy.window import Layout
+
+
+class Practice(Protocol):
+    """Episodes of one scenario (`sim.env.episode`), with rewards of about one per typical time."""
+
+    layout: Layout
+    scale: float
+    """Seconds of a typical task: the unit of an agent's discount."""
+    observation: np.ndarray
+    mask: np.ndarray
+    over: bool
+    now: float
+
+    def reset(self, episode: int) -> None:
+        """Begin the episode of this number: the same load whenever it is named."""
+        ...
+
+    def step(self, action: int) -> float:
+        """Take an action; its reward."""
+        ...
+
+    def passed(self, steps: int, network: Network) -> None:
+        """So many steps have been taken so far, and this is what was learned from them."""
+        ...

@@ -1,0 +1,27 @@
+"""Workload prediction: small parts that learn from what came and say what comes.
+
+A predictor of a series (a rate, a load) is told what was measured and asked what will be:
+
+    observe(time, value)     the series had this value at this time; times ascend, about equally far apart
+    forecast(horizon)        the value expected `horizon` seconds after the last observation
+    own                      does it forecast by its own method by now, or by its stated fall-back?
+
+Every one answers from the first moment on with a finite number: 0 before anything was observed, and by its stated
+fall-back until it has seen as much as its method needs.  `DurationHistory` predicts how long a job will take from
+those that its user has run.  `prediction_error` says how far forecasts were from what came, `Score` does so in passing,
+`backtest` for a series that is known as a whole.
+A scenario names a predictor, `predictor: ewma`, or gives a mapping with its parameters,
+`predictor: {name: holt_winters, season: 24 h}`; `Chosen` is such a choice, checked.
+"""
+
+from policies.prediction.choice import PREDICTORS, Chosen, ChosenPredictor, chosen
+from policies.prediction.contract import Predictor
+from policies.prediction.durations import DurationHistory
+from policies.prediction.errors import PredictionError, Score, backtest, prediction_error, told
+from policies.prediction.fading import FadingSum
+from policies.prediction.series import Series
+
+__all__ = [
+    "PREDICTORS", "Chosen", "ChosenPredictor", "DurationHistory", "FadingSum", "PredictionError", "Predictor", "Score",
+    "Series", "backtest", "chosen", "prediction_error", "told",
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""The contract of a predictor of a series; see `policies.prediction`."""
+
+from __future__ import annotations
+
+import math
+
+from sim.errors import UsageError
+
+
+class Predictor:
+    """Base of predictors: keeps the time, refuses what is no observation.  Subclasses give `_learn` and `_expect`."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        """Observations so far."""
+        self.time = -math.inf
+        """Of the last one."""
+        self.gap = 0.0
+        """Seconds between the last two; 0 while there is only one."""
+        self.last = 0.0
+        """The value observed last; 0 before any."""
+
+    @property
+    def own(self) -> bool:
+        """Does it forecast by its own method by now?  Else by its fall-back."""
+        return self.seen > 0
+
+    def observe(self, time: float, value: float) -> None:
+        """The series had this value at this time.  Cost: that of the method, given there."""
+        if not (math.isfinite(time) and math.isfinite(value)):
+            raise UsageError(f"a predictor observes finite numbers, not {value} at t = {time}")
+        if not time > self.time:
+            raise UsageError(f"a predictor observes in the order of time: t = {time:g} s came after {self.time:g} s")
+        if self.seen:
+            self.gap = time - self.time
+        self.time, self.last = time, float(value)
+        self.seen += 1
+        self._learn(time, float(value))
+
+    def forecast(self, horizon: float) -> float:
+        """The value expected `horizon` seconds after the last observation; 0 if there was none."""
+        if not horizon >= 0 or horizon == math.inf:
+            raise UsageError(f"a horizon is a time from now on, not {horizon} s")
+        return self._expect(horizon) if self.seen else 0.0
+
+    def _learn(self, time: float, value: float) -> None:
+        """One more observation; `time`, `gap`, `last` and `seen` are up to date."""
+
+    def _expect(self, horizon: float) -> float:
+        """At least one value was observed."""
+        raise NotImplementedError
