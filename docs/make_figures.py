@@ -1,0 +1,132 @@
+"""Draw the pictures of docs/background/validation.md: simulations beside what is known exactly.
+
+    python docs/make_figures.py            some minutes of processor time
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import sim
+from sim import theory
+from sim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
+
+FOLDER = Path(__file__).parent / "background"
+
+
+def queues() -> Figure:
+    """Mean wait of M/M/1 and M/M/16 over the load: Erlang's formula and intervals of ten runs."""
+    picture = figure(8.0, 4.2)
+    ax = picture.add_subplot()
+    for servers, colour in ((1, BLUE), (16, ORANGE)):
+        loads = np.linspace(0.4, 0.92, 60)
+        exact = [theory.mmc(load * servers, 1.0, servers=servers).wait_mean for load in loads]
+        ax.plot(loads, exact, color=colour, label=f"M/M/{servers}, exact")
+        for load in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9):
+            several = sim.run(
+                "mm16",
+                overrides={
+                    "cluster.nodes.gpus.count": servers,
+                    "workload.0.arrivals.rate": f"{load * servers}/s",
+                    "horizon": f"{40_000 / servers + 2000} s",
+                    "warmup": "2000 s",
+                },
+                replications=10,
+            )
+            found = several.interval("wait_mean", 0.99)
+            ax.plot([load, load], [found.low, found.high], color=INK, lw=2, solid_capstyle="butt")
+            ax.plot([load], [found.mean], marker="_", ms=9, color=INK)
+    ax.set_yscale("log")
+    ax.set_xlabel("load")
+    ax.set_ylabel("mean wait (service = 1 s)")
+    ax.plot([], [], color=INK, lw=2, label="simulated: 99 % interval of ten runs")
+    ax.legend(frameon=False)
+    tidy(ax)
+    return picture
+
+
+KERNELS = {
+    "cluster": {"nodes": [{"cpus": 8, "gpus": {"type": "v100", "count": 3}}]},
+    "workload": [
+        {
+            "name": "kernels",
+            "arrivals": {"process": "all_at_once", "count": 30},
+            "gpu_time": {"distribution": "lognormal", "mean": "4 s", "cv": 0.8},
+            "cpu_time": {"speedup": 6},
+        },
+        {
+            "name": "scalar",
+            "arrivals": {"process": "all_at_once", "count": 15},
+            "cpu_time": {"distribution": "uniform", "low": "2 s", "high": "14 s"},
+            "gpu_time": {"distribution": "uniform", "low": "2 s", "high": "20 s"},
+        },
+    ],
+}
+"""The tasks of docs/planning.md."""
+
+
+def ratios() -> Figure:
+    """Makespan over the certified lower bound, forty draws of one load."""
+    policies = ["dual_approximation", "heft", "greedy_dual", "heteroprio", "mct", "min_min", "graham"]
+    over = {policy: [] for policy in policies}
+    for seed in range(40):
+        runs = {policy: sim.run({**KERNELS, "seed": seed, "policy": policy}) for policy in policies}
+        first = runs["dual_approximation"]
+        bound = first.metric("makespan") / first.metric("makespan_ratio")
+        for policy, result in runs.items():
+            over[policy].append(result.metric("makespan") / bound)
+    picture = figure(8.0, 3.8)
+    ax = picture.add_subplot()
+    ax.boxplot(
+        list(over.values()), orientation="horizontal", whis=(0, 100), widths=0.55, medianprops={"color": BLUE, "lw": 2}
+    )
+    ax.set_yticks(range(1, len(policies) + 1), policies)
+    ax.invert_yaxis()
+    ax.axvline(4 / 3, color=GREEN, ls="--", label="4/3: proven for dual_approximation")
+    ax.set_xlabel("makespan / certified lower bound, forty draws (median, quartiles, extremes)")
+    ax.legend(frameon=False)
+    tidy(ax, "x")
+    return picture
+
+
+def batches() -> Figure:
+    """Mean latency of batches over the rate: the Markov chain of greedy batches, and both policies simulated."""
+    per_item, fixed = (0.114 + 1.264) / 1e3, (0.15 + 13 + 0.05) / 1e3
+    picture = figure(8.0, 4.2)
+    ax = picture.add_subplot()
+    rates = np.linspace(50, 690, 50)
+    exact = [1e3 * theory.greedy_batches(rate, per_item, fixed).response_mean for rate in rates]
+    ax.plot(rates, exact, color=BLUE, label="serial_greedy, exact (a Markov chain)")
+    marks = (100, 196, 300, 400, 500, 600, 653)
+    for policy, colour, kept in (("serial_greedy", INK, []), ("async_linear", ORANGE, [])):
+        for rate in marks:
+            over = {"workload.0.arrivals.rate": f"{rate}/s"}
+            several = sim.run("async-latency", policy={"batching": policy}, overrides=over, replications=10)
+            found = several.interval("response_mean", 0.99)
+            kept.append((1e3 * found.low, 1e3 * found.mean, 1e3 * found.high))
+        low, mean, high = np.array(kept).T
+        ax.errorbar(
+            marks, mean, [mean - low, high - mean], fmt="o", ms=4, color=colour, capsize=3,
+            label=f"{policy}, simulated: 99 % interval of ten runs",
+        )  # fmt: skip
+    ax.set_yscale("log")
+    ax.set_xlabel("requests per second")
+    ax.set_ylabel("mean latency (ms)")
+    ax.legend(frameon=False)
+    tidy(ax)
+    ax.tick_params(which="minor", colors=MUTED)
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter("{x:g}")
+    return picture
+
+
+def main() -> None:
+    for name, draw in (("queues", queues), ("ratios", ratios), ("batches", batches)):
+        draw().savefig(FOLDER / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+# %% [markdown]
+# # A sweep, a front, a choice
+#
+# How many nodes, and which policy? A sweep runs a scenario at every point of a grid, under every policy, with the same arrivals for all of them.
+
+# %%
+import sim
+
+nodes = "cluster.nodes.0.count"
+swept = sim.sweep(
+    "deep-learning-mix",
+    {nodes: [3, 4, 5, 6]},
+    policies=["fcfs", "sjf", "las"],
+    metrics=["response_mean", "slowdown_p95", "gpu_utilisation"],
+    replications=5,
+)
+swept
+
+# %% [markdown]
+# The table is tidy: one row a point and policy, columns with units in their names or in seconds.
+
+# %%
+swept.table[[nodes, "policy", "response_mean", "response_mean_ci_low", "response_mean_ci_high"]].head()
+
+# %% [markdown]
+# Response against the size of the cluster, with 95 % intervals:
+
+# %%
+sim.plots.against(swept, nodes, "response_mean").figure
+
+# %% [markdown]
+# Nodes cost money and waiting costs patience. The front joins what nothing else beats in both:
+
+# %%
+sim.plots.pareto(swept, nodes, "response_mean").figure
+
+# %% [markdown]
+# Which policy, if the size is not known yet? The regret of each: how far it is from the best at each size.
+
+# %%
+sim.plots.regret(swept, "response_mean").figure
+
+# %%
+from sim.results.tradeoff import regrets
+
+(100 * regrets(swept, "response_mean")).describe().loc[["mean", "max"]].round(1)
+
+# %% [markdown]
+# The choice then is the smallest cluster that keeps a promise, found by bisection over replications and stated with its confidence:
+
+# %%
+sim.size("deep-learning-mix", "slowdown_p95 < 4", nodes, policy="sjf", most=12, replications=10)
