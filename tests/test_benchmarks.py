@@ -57,6 +57,24 @@ def test_every_figure_of_serving_runs(name: str, line: str):
     assert line in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("program", "one max-min program, 512 jobs × 4 types"),
+        ("openb", "--openb FOLDER"),
+        ("accasim", "pip install accasim"),
+        ("growth", "time a job, 20,000 / 5,000: las"),
+        ("memory", "from 5,000 to 20,000 jobs: easy_backfill"),
+    ],
+)
+def test_every_figure_of_clusters_runs(name: str, line: str):
+    """Where AccaSim and Alibaba's files are not there, the figure says what it wants."""
+    done = benchmark("--quick", "--only", name, module="cluster")
+    assert done.returncode == 0, done.stderr
+    assert line in done.stdout
+
+
 def test_unknown_figures_are_refused():
     done = benchmark("--only", "nonsense")
     assert done.returncode == 2
@@ -88,3 +106,11 @@ def test_figures_of_the_planners_on_files(tmp_path):
     row = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("64-2"))
     assert row[:6] == ["64-2", "3", "16", "+", "4", "3"]  # ms: 2 + 0.5 + 0.5
     assert row[-1] == "1.000"
+
+
+@pytest.mark.slow
+def test_figures_of_sweeps():
+    done = benchmark("--quick", module="sweep")
+    assert done.returncode == 0, done.stderr
+    for line in ("overhead a point, one worker", "two workers over one", "by wall clock"):
+        assert line in done.stdout

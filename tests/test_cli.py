@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ import sim
 from sim import registry
 from sim.cli import console, hetsim
 from sim.errors import PolicyError
+from sim.experiment.progress import TerminalBar
 from sim.policy import ListScheduler, Scheduler, Start, Stop
 from sim.report import terminal
+from sim.workload.recognise import recognise
 
 GOOD = """\
 name: small
@@ -66,8 +69,13 @@ def start(*arguments: str, code: str = "", **options) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment, **options,
+        env=environment, preexec_fn=heeds_interrupts, **options,
     )  # fmt: skip
+
+
+def heeds_interrupts() -> None:
+    """In a child: what was started in the background of a shell ignores interrupts, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def files(folder: Path) -> set[str]:
@@ -270,6 +278,73 @@ def test_explain_splits_a_wait(here: Path):
     for wrong in (("r",), ("r", "99"), ("r", "1", "--by", "class"), ("nowhere", "1")):
         result = call("explain", *wrong)
         assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("name", "text", "form"), [
+    ("a.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\n", "openb"),
+    ("a.csv", "timestamp,duration,num_gpus,gpu_time,cluster\n", "philly"),
+    ("a.csv", "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time\n", "helios"),
+    ("a.csv", "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time\n", "acme"),
+    ("a.csv", "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time\n", "alibaba_spot"),
+    ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "azure_llm"),
+    ("a.txt", "JobID|User|Partition|Submit|Start|End|State\n", "slurm"),
+    ("a.trace", "ResNet-18 (batch size 16)\tcmd\tdir\t-n\t0\t7000\t1\t1\t-1\t0.0\n", "gavel"),
+    ("a.json", '[{"status": "Pass", "vc": "ee9", "attempts": []}]', "philly"),
+    ("a.json", '{"apiVersion": "v1", "items": [{"kind": "Pod"}]}', "kubernetes"),
+    ("a.log", "; Version: 2.2\n1 0 0 5 1 -1 -1 1 5 -1 1 1 1 -1 1 -1 -1 -1\n", "swf"),
+    ("a.csv", "arrival,gpu_time\n0,1\n", None),
+    ("a.csv", "", None),
+])  # fmt: skip
+@pytest.mark.parametrize("zipped", [False, True])
+def test_formats_are_told_by_their_first_lines(tmp_path: Path, name: str, text: str, form: str | None, zipped: bool):
+    file = tmp_path / (name + ".gz" if zipped else name)
+    file.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    assert recognise(file) == form
+
+
+def test_a_trace_is_inspected_without_naming_its_format(here: Path):
+    (here / "jobs.txt").write_text("; Computer: c\n1 0 7 5 2 -1 -1 2 9 -1 1 1 1 -1 1 -1 -1 -1\n")
+    found = call("trace", "inspect", "jobs.txt", "--json")
+    assert json.loads(found.stdout)["durations"]["cpu_time"]["mean"] == 5
+    assert "jobs.txt: looks like swf (--format names another)" in found.stderr
+    assert call("trace", "inspect", "jobs.txt", "--format", "tasks").exit_code == 3
+    for wrong, said in (
+        (("inspect", "jobs.txt", "--out", "p.foo"), "written as .png, .pdf or .svg"),
+        (("inspect", "jobs.txt", "--out", "no/p.png"), 'no folder "no"'),
+        (("convert", "jobs.txt", "no/t.csv"), 'there is no folder "no" for t.csv'),
+    ):
+        result = call("trace", *wrong)
+        assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr
+
+
+def test_explain_says_how_a_task_ended(here: Path):
+    """Killed at its limit on two GPUs, sent back by a failure, and never let in."""
+    (here / "jobs.csv").write_text(
+        "id,arrival,gpus,gpu_time,time_limit,partition\nk,0,2,100,50,p\nf,1,2,100,,p\nr,2,2,9,900,p\nq,3,1,9,,q\n"
+    )
+    (here / "faults.csv").write_text("time,device,event\n60,n0,down\n70,n0,up\n")
+    (here / "killed.yaml").write_text(
+        "name: killed\n"
+        "cluster: {nodes: [{cpus: 4, gpus: {type: g, count: 2}, partitions: p},"
+        " {cpus: 4, gpus: {type: g, count: 2}, partitions: q}]}\n"
+        "site: {at_limit: kill, partitions: {p: {max_time: 400 s}}}\n"
+        "workload: [{trace: {format: tasks, path: jobs.csv}}]\n"
+        "faults: [{file: faults.csv}]\n"
+    )
+    assert call("run", "killed.yaml", "--out", "r", "-q").exit_code == 0
+    told = {task: json.loads(call("explain", "r", task, "--json").stdout) for task in "kfrq"}
+    keys = ("status", "reason", "at", "launches", "stops", "wasted")
+    assert [told["k"][key] for key in keys] == ["failed", "time limit", 50, 1, 1, 100]
+    assert [told["f"][key] for key in keys] == ["completed", "", 170, 2, 1, 20]
+    assert [told["r"][key] for key in keys] == [
+        "rejected", "asks for 15 min, more than the 6.67 min of partition p", 2, 0, 0, 0,
+    ]  # fmt: skip
+    assert told["q"]["wait"] == 0
+    text = call("explain", "r", "k").stdout
+    assert "it failed at 50 s: time limit; its only launch was cut short, 100 s of computing" in text
+    text = call("explain", "r", "f").stdout
+    assert "it completed at 170 s; 1 of 2 launches were cut short, 20 s of computing" in text
+    assert "it was rejected at 2 s: asks for 15 min" in call("explain", "r", "r").stdout
 
 
 def test_explain_takes_the_first_of_replications(here: Path):
@@ -590,7 +665,11 @@ def test_an_interrupt_ends_with_130(here: Path):
     process = start("run", "long.yaml", "--replications", "5000", "--workers", "2", start_new_session=True)
     time.sleep(3)
     os.killpg(process.pid, signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    try:
+        out, error = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, out, error) == (130, "", "interrupted\n")
 
 
@@ -620,7 +699,7 @@ def test_no_color_is_respected(here: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_bar_waits_two_seconds(capsys: pytest.CaptureFixture[str]):
-    bar = console.Bar()
+    bar = TerminalBar()
     bar(0.5)
     assert bar.bar is None
     bar.begin -= 3

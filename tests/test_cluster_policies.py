@@ -188,9 +188,10 @@ class Noting(EasyBackfill):
         super().__init__(depth=depth)
         self.shadows = {}
 
-    def _backfill(self, head, view):
-        self.shadows.setdefault(head.index, view.earliest_fit(head).time)
-        return super()._backfill(head, view)
+    def _backfill(self, heads, view):
+        for head in heads:
+            self.shadows.setdefault(head.index, view.earliest_fit(head).time)
+        return super()._backfill(heads, view)
 
 
 @settings(max_examples=40, deadline=None)

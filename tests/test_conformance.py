@@ -24,6 +24,7 @@ PLANNERS = [
     if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
 ]  # fmt: skip
 """Static policies refuse what they cannot plan; they have tests of their own."""
+GIVEN = ["learned"]
 """Schedulers that cannot be made without a parameter; each has a test of its own."""
 
 
@@ -41,7 +42,7 @@ def takes_placement(scheduler):
     return not inspect.isclass(item) or "placement" in registry.parameters(item)
 
 
-SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS]
+SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS + GIVEN]
 PAIRS = [
     (scheduler, placement)
     for scheduler in SCHEDULERS

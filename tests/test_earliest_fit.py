@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate
 
+import sim
 from sim.model.cluster import DeviceType, Link, NodeSpec
 from sim.policy import WAIT_FOR_CHANGE, ListScheduler, Start
 
@@ -68,3 +69,44 @@ def test_backfilling_helps():
     jobs = load(np.random.default_rng(1), kind, [1, 1, 2, 4, 8])
     strict, easy = simulate(nodes, jobs), simulate(nodes, jobs, Easy())
     assert (easy.finish - easy.ready).mean() < (strict.finish - strict.ready).mean()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Counting accelerators wherever they are gives the starts that trying it out on copies of the nodes gives."""
+    from sim.engine.pool import PoolEnds
+
+    scenario = {
+        "name": "spanning",
+        "seed": seed,
+        "cluster": {"nodes": [{"count": 5, "cpus": 2, "gpus": {"type": "g", "count": 3}}]},
+        "workload": [
+            {
+                "name": "gangs", "count": 150, "arrivals": {"process": "poisson", "rate": "0.21/s"},
+                "classes": [
+                    {"class": f"g{gpus}", "weight": weight, "gpus": gpus, "span": "any",
+                     "gpu_time": {"distribution": "exponential", "mean": "20 s"},
+                     "estimates": {"error": {"distribution": "lognormal", "cv": 0.5}} if seed % 2 else None}
+                    for gpus, weight in ((1, 5), (2, 2), (5, 1), (11, 1))
+                ],
+            }
+        ],
+        "policy": "easy_backfill",
+    }  # fmt: skip
+    for part in scenario["workload"][0]["classes"]:  # type: ignore[index]
+        if part["estimates"] is None:
+            del part["estimates"]
+    asked: list[bool] = []
+    counts = PoolEnds.counts
+
+    def counted(self, mode):
+        asked.append(counts(self, mode))
+        return asked[-1]
+
+    monkeypatch.setattr(PoolEnds, "counts", counted)
+    one = sim.run(scenario, check=True)
+    assert any(asked) and all(asked)
+    monkeypatch.setattr(PoolEnds, "counts", lambda self, mode: False)
+    other = sim.run(scenario, check=True)
+    assert one.tasks["start"].tolist() == other.tasks["start"].tolist()
+    assert (one.tasks["wait"] > 0).mean() > 0.3

@@ -17,7 +17,7 @@ from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.record import RunInput
 from sim.policy import Hold, Scheduler, Start
 from sim.policy.lists import ListScheduler
-from sim.results.explain import CAUSES, causes, explain, explain_all
+from sim.results.explain import CAUSES, causes, ending, explain, explain_all
 from sim.results.result import Result
 
 NAN = math.nan
@@ -243,3 +243,41 @@ def test_causes_sum_to_the_wait(rows):
         assert sum(stretches) == found.wait[task]
         for cause, seconds in stretches.items():
             assert seconds == pytest.approx(found[cause][task], abs=1e-9)
+
+
+def test_nobody_waits_behind_a_head_of_a_partition_elsewhere(tmp_path):
+    """The third job is kept by its policy, not by the second, which waits for a node that it may not use."""
+    file = tmp_path / "jobs.csv"
+    file.write_text("id,arrival,gpus,gpu_time,partition\na,0,2,10,p\nb,1,2,10,p\nc,2,1,10,q\nd,3,1,10,p\n")
+    nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "partitions": name} for name in "pq"]
+
+    class ByTheRow(Scheduler):
+        """As fcfs in one queue for all."""
+
+        def schedule(self, view):
+            for task in view.waiting():
+                placement = view.fit(task)
+                if placement is None:
+                    return
+                yield Start(task, placement)
+
+    scenario = {"cluster": {"nodes": nodes}, "workload": [{"trace": {"format": "tasks", "path": str(file)}}]}
+    result = sim.run(scenario, policy=ByTheRow, check=True)
+    assert result.tasks["start"].tolist() == [0, 10, 10, 20]
+    found = {task: result.explain(task)[["cause", "detail", "seconds"]].to_numpy().tolist() for task in "cd"}
+    assert found["c"] == [["choice", "", 8]]
+    assert found["d"] == [["no_capacity", "", 17]]
+
+
+def test_a_partition_of_all_nodes_beside_tasks_that_are_bound_to_none(tmp_path):
+    """And a task that can run nowhere, which is rejected as it comes."""
+    file = tmp_path / "jobs.csv"
+    file.write_text("id,arrival,gpus,gpu_time,partition\na,0,2,10,p\nx,0,9,10,p\nb,1,2,10,p\nc,2,1,10,\n")
+    nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "partitions": "p"}]
+    trace = {"format": "tasks", "path": str(file)}
+    result = sim.run({"cluster": {"nodes": nodes}, "workload": [{"trace": trace, "unfit": "reject"}]}, check=True)
+    found = causes(result).set_index("id")
+    assert found.loc["b", "no_capacity"] == found.loc["b", "wait"] == 9
+    assert found.loc["c", "no_capacity"] == found.loc["c", "wait"] == 18
+    assert ending(result, "x")["status"] == "rejected"
+    assert "GPU" in ending(result, "x")["reason"] or "g are more than" in ending(result, "x")["reason"]

@@ -168,3 +168,30 @@ def test_a_job_that_can_hardly_finish_is_told_and_one_that_cannot_is_refused():
     with pytest.raises(ScenarioError, match="cannot be expected to finish"):
         run([fault], [job | {"gpu_time": "100 h"}])
     run([fault], [job | {"gpu_time": "100 h", "stopping": {"interval": "10 min"}}])
+
+
+@pytest.mark.parametrize("every", ["45 min", {"distribution": "uniform", "low": "30 min", "high": "59 min"}])
+def test_a_checkpoint_longer_than_any_time_between_failures_is_refused(every):
+    """However often it tries; where it would take no more than e^2 attempts if the times were exponential."""
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 h"}
+    fault = {"on": "gpu", "every": every, "repair": "1 min"}
+    with pytest.raises(ScenarioError, match=r"without end; it wants 60 min.*cannot be expected to finish"):
+        run([fault], [job | {"stopping": {"interval": "1 h"}}])
+    with pytest.raises(ScenarioError, match="without end; it wants 70 min"):
+        run([fault], [job | {"stopping": {"interval": "20 min", "restore": "50 min"}}])
+    unfinished = sim.run(scenario([fault], [job | {"stopping": {"interval": "1 h"}}], horizon="20 h"))
+    assert unfinished.metric("unfinished") == 1
+    run([fault], [job | {"stopping": {"interval": "20 min", "restore": "1 min"}}])
+    if every == "45 min":  # the end comes before a fault of the same instant
+        run([fault], [job | {"gpu_time": "45 min"}])
+
+
+def test_a_maintenance_names_nodes_by_ranges_and_patterns():
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 4}, "gpu_time": "10 s"}
+    for names in ("n[1-3]", ["n1", "n[2-3]"], "n*"):
+        window = {"maintenance": {"nodes": names, "from": "0 s", "for": "100 s"}}
+        found = sim.run({"cluster": {"nodes": {"count": 4, "cpus": 1, "gpus": {"type": "g", "count": 1}}},
+                         "workload": [job], "faults": [window]}, check=True)  # fmt: skip
+        first = 100 if names == "n*" else 0
+        assert found.tasks["start"].min() == first
+        assert (found.tasks["start"] < 100).sum() == (0 if names == "n*" else 4)

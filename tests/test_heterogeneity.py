@@ -9,6 +9,7 @@ from time import process_time
 import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate
+from scipy.optimize import linear_sum_assignment
 
 from policies.dynamic.allox import AlloX, Way, matching
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -288,6 +289,44 @@ def test_the_matching_has_the_least_sum_of_completion_times(seed):
     assert len(found) == 4
     total = sum(times[place.job][place.kind] * (place.behind + 1) for place in found)
     assert total == pytest.approx(least_total(times, delays))
+
+
+def all_places(ways, delays):
+    """The least cost of a matching over every place of every device, none left out."""
+    cost = [
+        [min((w.time * (1 + k * w.width) + d for w in some if w.kind == kind), default=math.inf)
+         for kind, some_delays in enumerate(delays) for d in some_delays for k in range(len(ways))]
+        for some in ways
+    ]  # fmt: skip
+    rows, columns = linear_sum_assignment(np.minimum(np.array(cost), 1e12))
+    return sum(min(cost[row][column], 1e12) for row, column in zip(rows, columns, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_place_that_could_matter_is_left_out(seed):
+    """Gangs, several modes on a type, busy devices: as cheap as with all places of all devices."""
+    random = np.random.default_rng(seed)
+    delays = [np.sort(random.choice([0.0, 0.0, 3.0, 8.0, 20.0], size)) for size in random.integers(1, 9, 3)]
+    ways = []
+    for _ in range(int(random.integers(1, 14))):
+        modes = random.integers(0, 3, int(random.integers(1, 5)))
+        widths = random.choice([1.0, 2.0, 4.0], len(modes))
+        times = random.integers(1, 30, len(modes)).astype(float)
+        ways.append([Way(p, int(k), t, w) for p, (k, t, w) in enumerate(zip(modes, times, widths, strict=True))])
+    found = matching(ways, delays)
+    total = 0.0
+    for place in found:
+        way = ways[place.job][place.mode]
+        assert way.kind == place.kind
+        total += way.time * (1 + place.behind * way.width) + delays[place.kind][place.device]
+    assert total + 1e12 * (len(ways) - len(found)) == pytest.approx(all_places(ways, delays))
+    assert len({(p.kind, p.device, p.behind) for p in found}) == len(found)
+
+
+def test_allox_keeps_its_books_when_jobs_are_stopped_and_devices_fail():
+    """Whoever runs is in its lists, and nobody else."""
+    for system in [s for s in small_systems() if s.name != "all at once"]:
+        assert examine(lambda _: AlloX(window=3), system) == []
 
 
 def test_allox_realises_its_matching():

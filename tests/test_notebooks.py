@@ -1,29 +1,47 @@
-"""Every notebook runs from its first cell to its last."""
+"""Every notebook runs from its first cell to its last, and is the same as the text that it is paired with."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+FOLDER = Path(__file__).parent.parent / "notebooks"
+TEXTS = sorted(FOLDER.glob("*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path, tmp_path):
-    notebook = nbformat.read(path, as_version=4)
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path, tmp_path: Path):
+    notebook = jupytext.read(path)
     with warnings.catch_warnings():  # Jupyter's own, about its sockets and event loops
         warnings.simplefilter("ignore")
         where = {"metadata": {"path": str(tmp_path)}}
-        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+        NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()
+    said = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert not [output for output in said if output.get("name") == "stderr"]
 
 
-def test_there_are_notebooks_and_they_show_their_results():
-    assert NOTEBOOKS
-    for path in NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        assert all(cell.outputs for cell in cells if cell.cell_type == "code"), path
+def test_there_are_seven_pairs():
+    assert [path.name[0] for path in TEXTS] == list("1234567")
+    assert [path.stem for path in sorted(FOLDER.glob("*.ipynb"))] == [path.stem for path in TEXTS]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_text_and_notebook_say_the_same(path: Path):
+    text = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
+    notebook = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
+    assert [(cell.cell_type, cell.source) for cell in notebook.cells] == text
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_the_notebook_shows_its_results(path: Path):
+    cells = [cell for cell in nbformat.read(path.with_suffix(".ipynb"), as_version=4).cells if cell.cell_type == "code"]
+    shown = [output for cell in cells for output in cell.outputs]
+    assert shown and not [output for output in shown if output.output_type == "error"]
+    numbers = [cell.execution_count for cell in cells]
+    assert numbers == list(range(1, len(cells) + 1)), "executed from the first cell to the last, once"

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 import sim
 from sim.errors import UsageError
-from sim.plots.gantt import _lanes
 from sim.plots.timeline import thinned
+from sim.results.lanes import fill_lanes
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -91,7 +91,7 @@ def test_gantt_draws_on_given_axes(result: Any):
 
 def test_lanes_do_not_overlap():
     begin, end = np.array([0.0, 1.0, 2.0, 2.0, 5.0]), np.array([2.0, 4.0, 3.0, 6.0, 7.0])
-    lanes, used = _lanes(begin, end)
+    lanes, used = fill_lanes(begin, end)
     assert used == 3
     for lane in range(used):
         mine = np.flatnonzero(lanes == lane)
@@ -181,3 +181,137 @@ def test_results_draw_themselves(result: Any):
 def test_what_a_notebook_shows_of_a_run(result: Any):
     assert "response_mean" in result._repr_html_() and "small · fcfs" in result._repr_html_()
     assert "±" in sim.run(SMALL, replications=3)._repr_html_()
+
+
+# Awkward input -----------------------------------------------------------------------------------------------------
+
+
+def saved(picture: Any, path: Path) -> Any:
+    """The figure, drawn; warnings of the layout are errors."""
+    figure = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
+    figure.savefig(path)
+    return figure
+
+
+def overlap(figure: Any, one: Any, other: Any) -> bool:
+    figure.draw_without_rendering()
+    boxes = [artist.get_window_extent() for artist in (one, other)]
+    return bool(boxes[0].overlaps(boxes[1]))
+
+
+def texts(figure: Any) -> list[str]:
+    from matplotlib.text import Text
+
+    return [artist.get_text() for artist in figure.findobj(Text)]
+
+
+def test_names_are_no_formulas(tmp_path: Path):
+    """Two dollar signs make mathematical text of what is between them, and an error of what is no formula."""
+    policies = {"a $x_1$": "fcfs", "$\\nothing{$": "sjf", "z" * 150: "fcfs_skip"}
+    odd = {**SMALL, "name": "costs $5 or $\\frac{6$", "workload": [
+        {**SMALL["workload"][0], "name": name} for name in ("$a$", "b", "c" * 90)
+    ]}  # fmt: skip
+    found = sim.compare(odd, policies, replications=2, by="class")
+    first = {label: run.results[0] for label, run in found.runs.items()}
+    run = next(iter(first.values()))
+    pictures = [
+        found.plot(), sim.plots.groups(found.by("class")), sim.plots.regret(found), sim.plots.cdf(first),
+        sim.plots.pareto(found, "response_mean", "makespan"), sim.plots.distributions(first),
+        sim.plots.over_time(first), run.plot(), sim.plots.gantt(run), sim.plots.heat_map(run), sim.plots.power(run),
+        *sim.plots.timeline(run), sim.plots.fragmentation(run),
+    ]  # fmt: skip
+    for number, picture in enumerate(pictures):
+        figure = saved(picture, tmp_path / f"{number}.png")
+        assert all(len(text) < 130 for text in texts(figure))
+
+
+def test_of_many_policies_a_dozen_is_told_apart(tmp_path: Path):
+    runs = {f"policy {number} of fifty": sim.run(SMALL, seed=number) for number in range(50)}
+    for draw in (sim.plots.cdf, sim.plots.distributions, sim.plots.over_time):
+        figure = saved(draw(runs), tmp_path / f"{draw.__name__}.png")
+        legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
+        names = [text.get_text() for text in legend.get_texts()]
+        assert names == [*list(runs)[:12], "38 more"]
+        assert len(figure.axes[0].lines) == 50
+        widths = [ax.get_window_extent().width for ax in figure.axes]
+        assert min(widths) > 0.6 * figure.bbox.width / len(widths) if draw is not sim.plots.over_time else True
+
+
+def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
+    """Close points far from the origin: where a name goes must be judged on the axes as they will be drawn."""
+    found = sim.compare("first-steps", ["fcfs", "fcfs_skip", "sjf", "random"], replications=3)
+    ax = sim.plots.pareto(found, "response_mean", "energy_j")
+    figure = saved(ax, tmp_path / "front.png")
+    labels = list(ax.texts)
+    assert len(labels) == 4
+    assert not any(overlap(figure, one, other) for n, one in enumerate(labels) for other in labels[:n])
+    assert all(label.get_window_extent().x1 <= figure.bbox.x1 for label in labels)
+
+
+def test_titles_and_legends_stand_apart(result: Any, tmp_path: Path):
+    long = sim.run({**SMALL, "name": "a scenario with a name that says all there is to say " * 2})
+    for draw in (sim.plots.gantt, sim.plots.fragmentation):
+        for run in (result, long):
+            ax = draw(run)
+            figure = saved(ax, tmp_path / "a.png")
+            assert not overlap(figure, ax._left_title, ax.get_legend())
+
+
+def test_a_distribution_of_one_task_rises_to_the_whole():
+    one = {**SMALL, "workload": [{**SMALL["workload"][0], "count": 1}]}
+    run = sim.run(one)
+    at, share = sim.plots.cdf(run).lines[0].get_data()
+    assert list(at) == [run.tasks["response"][0]] * 2
+    assert list(share) == [0, 100]
+
+
+def test_what_never_ends_or_never_waits_is_said():
+    none = {**SMALL, "horizon": "1 ms", "workload": [
+        {"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "9 s"}
+    ]}  # fmt: skip
+    ax = sim.plots.cdf(sim.run(none))
+    assert [text.get_text() for text in ax.texts] == ["none has come to its end"]
+    assert "100 % unfinished" in ax.get_title(loc="left")
+    idle = sim.run({**none, "horizon": "1 h"})
+    assert [text.get_text() for text in sim.plots.cdf(idle, "wait").texts] == ["wait is 0 for all"]
+    assert sim.plots.timeline(idle)[0].get_ylim() == (0, 1)
+    lower = sim.run({**none, "horizon": "1 h"}).plot()
+    assert lower.axes
+
+
+def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
+    nodes = [{"gpus": {"type": f"type-with-a-long-name-{number}", "count": 1 + number}} for number in range(12)]
+    run = sim.run({**SMALL, "cluster": {"nodes": nodes}})
+    upper, lower = sim.plots.timeline(run)
+    figure = saved(lower, tmp_path / "types.png")
+    names = [text.get_text() for text in lower.get_legend().get_texts()]
+    assert names[0] == "type-with-a-long-name-11 (12)"
+    assert names[-1] == "7 other types (28)"
+    assert lower.get_window_extent().width > 0.8 * figure.bbox.width
+    busy = run.timeline_by("type")
+    rest = sum(busy[f"busy.type-with-a-long-name-{number}"] for number in range(7))
+    drawn = lower.lines[-1].get_ydata()
+    assert np.allclose(drawn[:-1], 100 * rest / 28)
+
+
+def test_a_run_of_no_time_spends_no_energy():
+    none = {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1, "power": {"idle": "9 W"}}}]},
+            "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "0 s"}]}  # fmt: skip
+    assert sim.plots.power(sim.run(none)).get_title(loc="left").endswith("0 J")
+
+
+def test_pictures_that_cannot_be_drawn_say_why():
+    cores = {**SMALL, "cluster": {"nodes": [{"cpus": 4}]}, "workload": [
+        {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 s"}
+    ]}  # fmt: skip
+    with pytest.raises(UsageError, match="no GPUs"):
+        sim.plots.fragmentation(sim.run(cores))
+    found = sim.compare(cores, ["fcfs", "sjf"], replications=2)
+    with pytest.raises(UsageError, match="two groups or more"):
+        sim.plots.groups(found.by("class"))
+
+
+def test_a_language_model_is_shown_over_time_not_as_two_bars():
+    result = sim.run("chunked-prefill", overrides={"horizon": "30 s", "warmup": "0 s"})
+    assert len(result.launches) < 20
+    assert len(result.plot().axes) == 4

@@ -24,7 +24,9 @@ PLANNERS = [
     if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
 ]  # fmt: skip
 """Static policies refuse what they cannot plan; they have tests of their own."""
-SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS]
+GIVEN = ["learned"]
+"""Schedulers that cannot be made without a file; see tests/test_learning.py."""
+SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS + GIVEN]
 PLACEMENTS = [None, *registry.policies("placement")]
 ROUNDS = {"round_length": [1.5, 360.0], "rule": ["ratio", "deficit"]}
 PARAMETERS = {
@@ -47,6 +49,10 @@ PARAMETERS = {
     "max_throughput": ROUNDS,
     "min_makespan": ROUNDS,
     "multi_generation": {"budget": [1.0, 2.0]},
+    "predictive": {
+        "interval": [0.5, 20.0], "stabilisation": [0.0, 5.0], "predictor": ["last_value", "ar"],
+        "signal": ["arrivals", "utilisation"],
+    },
     "power_down": {"patience": [None, 0.0, 1.0], "safety": [0.0, 1.0]},
     "sharing": {"margin": [0.0, 0.2]},
     "as_recorded": {"nodes": [False, True]},

@@ -1,92 +1,245 @@
-"""What runs and comparisons say on a terminal: short lines, units, warnings once."""
+"""The HTML page: it holds what the tables say, needs nothing else, and works in a browser."""
 
 from __future__ import annotations
 
-import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hand_made import cluster, record, workload
+from click.testing import CliRunner
 
-from sim.report import terminal
-from sim.report.overview import comparison_lines, comparison_remarks, overview, remarks
-from sim.results.compare import compare
-from sim.results.replications import Replications
-from sim.results.result import Result
+import sim
+from sim.cli import main
+from sim.experiment.directory import load_any, load_comparison
+from sim.report.html import report, write_report
 
-
-def run(waits: float, number: int = 0, finished: bool = True) -> Result:
-    """One GPU, one task of 1 s that waits so long, and one that arrives with it and may run on beyond the end."""
-    rec = record(
-        cluster(gpus=2), workload([0, 0], [1, 1]), [waits, 0], [waits + 1, 1 if finished else math.nan], [(1,), (2,)],
-        end=waits + 1, horizon=math.inf,
-    )  # fmt: skip
-    return Result(rec, replication=number)
-
-
-def runs(waits: list[float], **how: bool) -> Replications:
-    return Replications((run(value, number, **how) for number, value in enumerate(waits)), keep=True)
-
-
-def test_a_comparison_is_never_wider_than_the_terminal():
-    """Long names of policies are broken, and metrics that find no room go on in a second table."""
-    name = "conservative_backfill (placement: earliest_finish, reserve: 12, window: 300 s) + predicted_wait"
-    found = compare({name: runs([600, 700, 900.5]), f"{name} 2": runs([100, 130, 99]), "sjf": runs([1, 2, 3])})
-    lines = comparison_lines(found)
-    assert max(map(terminal.width, lines)) <= terminal.COLUMNS
-    assert sum(line.startswith("policy") for line in lines) > 1
+MIX: dict[str, Any] = {
+    "name": "mix <&> match",
+    "seed": 2,
+    "cluster": {"nodes": [{"count": 2, "cpus": 4, "gpus": {"type": "g", "count": 2}}]},
+    "workload": [
+        {
+            "name": "gang", "count": 30, "arrivals": {"process": "poisson", "rate": "0.2/s"}, "gpus": 2,
+            "gpu_time": {"distribution": "exponential", "mean": "6 s"},
+        },
+        {
+            "name": "small", "count": 80, "arrivals": {"process": "poisson", "rate": "1/s"},
+            "gpu_time": {"distribution": "exponential", "mean": "1 s"},
+        },
+    ],
+    "policy": "fcfs",
+}  # fmt: skip
 
 
-def test_one_sentence_a_metric_and_one_note_on_the_intervals():
-    found = compare({"a": runs([60, 70, 80]), "b": runs([10, 21, 32]), "c": runs([10, 21, 32])}, ["wait_max"])
-    said = " ".join(comparison_lines(found)[5:])
-    assert "b: wait max 49.0 ± 4.4 s below a; the same as under c in every run" in said
-    assert said.count("Holm") == 1 and "3 replications" in said
+class Outline(HTMLParser):
+    """What matters of a page: its headings, tables, links out, and whether tags are closed."""
+
+    VOID = ("meta", "link", "img", "br")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.headings: list[str] = []
+        self.sources: list[str] = []
+        self.tables = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.tables += tag == "table"
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag == "img" and not dict(attrs).get("alt"):
+            self.wrong.append("picture without a text")
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
 
 
-def test_devices_that_are_busier_are_not_told_as_better():
-    lines = comparison_lines(compare({"a": runs([6, 7, 8]), "b": runs([1, 2, 3])}, ["wait_max", "gpu_utilisation"]))
-    assert any("GPU busy" in line for line in lines[:1])
-    assert not any("GPU busy" in line for line in lines[4:])
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A directory of each kind, as the command line writes them."""
+    import yaml
+
+    top = tmp_path_factory.mktemp("made")
+    file = top / "mix.yaml"
+    file.write_text(yaml.safe_dump(MIX))
+    calls = {
+        "run": ["run", str(file)],
+        "replications": ["run", str(file), "--replications", "3"],
+        "comparison": ["compare", str(file), "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
+        "sweep": ["sweep", str(file), "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf",
+                  "--replications", "2"],
+    }  # fmt: skip
+    for name, words in calls.items():
+        found = CliRunner().invoke(main, [*words, "--out", str(top / name), "-q"])
+        assert found.exit_code == 0, found.output
+    return {name: top / name for name in calls}
 
 
-def test_a_warning_of_many_replications_is_one_line():
-    """Each of three replications leaves one task of two unfinished."""
-    text = "1 tasks (50 %) were unfinished when the run ended: means leave them out, so they are too good"
-    found = runs([1, 2, 3], finished=False)
-    assert remarks(found) == [f"{text} (in all 3 replications)"]
-    both = Replications([*(run(n, n) for n in range(3)), run(3, 3, finished=False)], keep=True)
-    assert comparison_remarks({"a": found, "b": both}) == [
-        f"a: {text} (in all 3 replications)",
-        f"b: {text} (in 1 of 4 replications)",
-    ]
+@pytest.mark.parametrize("kind", ["run", "replications", "comparison", "sweep"])
+def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
+    found = CliRunner().invoke(main, ["report", str(folders[kind])])
+    assert found.exit_code == 0, found.output
+    text = (folders[kind] / "report.html").read_text(encoding="utf-8")
+    outline = Outline(text)
+    assert not outline.wrong and not outline.open
+    assert "mix <&> match" in outline.headings[0] and "In words" in outline.headings
+    assert outline.tables and any(source.startswith("data:image/png") for source in outline.sources)
+    outside = [source for source in outline.sources if not source.startswith(("data:", "#"))]
+    assert outside == [] and "http" not in text.replace(f"{MIX}", "")
+    assert "<script src" not in text and "@import" not in text and "url(" not in text
 
 
-def test_that_nothing_is_random_is_said_once():
-    found = comparison_remarks({"a": runs([1, 1]), "b": runs([2, 2])})
-    assert len(found) == 1 and found[0].startswith("all replications are identical")
+def test_the_same_directory_gives_the_same_bytes(folders: dict[str, Path], tmp_path: Path):
+    pages = [write_report(load_any(folders["run"]), tmp_path / f"{n}.html").read_bytes() for n in range(2)]
+    assert pages[0] == pages[1]
 
 
-def test_a_makespan_that_some_runs_lack_says_so():
-    mixed = Replications([run(1, 0), run(2, 1), run(3, 2, finished=False)])
-    (line,) = [line for line in overview(mixed) if line.startswith("makespan")]
-    assert line.endswith("(in 2 of 3 replications)")
+def test_the_words_are_those_of_the_comparison(folders: dict[str, Path]):
+    comparison = load_comparison(folders["comparison"])
+    said = report(comparison)
+    for finding in comparison.findings:
+        if finding.shown == "different":
+            share = 100 * abs(finding.difference) / comparison.table[finding.metric, "mean"][finding.other]
+            words = rf"{finding.policy} is (better|worse) than {finding.other} in [\w ]+ by ([\d.]+) ± [\d.]+ %, n = 4"
+            told = [float(match[2]) for match in re.finditer(words, said)]
+            assert any(value == pytest.approx(share, rel=0.02) for value in told)
 
 
-def test_infinite_percentiles_of_replications_are_explained():
-    assert any("unfinished tasks count" in line for line in overview(runs([1, 2], finished=False)))
-    assert not any("∞" in line for line in overview(runs([1, 2])))
+def test_a_loaded_comparison_is_the_one_that_was_saved(folders: dict[str, Path]):
+    again = sim.compare(MIX, ["fcfs", "sjf"], replications=4)
+    loaded = load_comparison(folders["comparison"])
+    assert loaded.sentences == again.sentences
+    assert loaded.table.equals(again.table)
 
 
-@pytest.mark.parametrize(
-    ("part", "text"), [(1.0, "100 %"), (0.9997, "99.97 %"), (0.99996, "99.996 %"), (0.63, "63 %"), (0.0, "0 %")]
-)
-def test_almost_all_is_not_all(part: float, text: str):
-    assert terminal.share(part) == text
+def test_failed_points_are_told():
+    found = sim.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
+    found.table.loc[1, ["status", "error"]] = ["failed", "the worker <died>"]
+    assert "point 1 under fcfs failed: the worker &lt;died&gt;" in report(found)
 
 
-@pytest.mark.parametrize(
-    ("moment", "text"),
-    [(5.06e-6, "5.06 µs"), (86.17687, "86.1769 s"), (1234567.25, "1,234,567.2 s"), (2e5, "200,000 s")],
-)
-def test_moments_have_no_exponents(moment: float, text: str):
-    assert terminal.clock(moment) == text
+def test_where_it_cannot_be_written(folders: dict[str, Path], tmp_path: Path):
+    missing = CliRunner().invoke(main, ["report", str(tmp_path / "none")])
+    assert missing.exit_code == 2 and "there is no directory" in missing.stderr
+    folder = CliRunner().invoke(main, ["report", str(folders["run"]), "--out", str(tmp_path)])
+    assert folder.exit_code == 2 and "is a folder" in folder.stderr
+    (tmp_path / "empty").mkdir()
+    empty = CliRunner().invoke(main, ["report", str(tmp_path / "empty")])
+    assert empty.exit_code == 2 and "not a run directory" in empty.stderr
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+CLICK = """<script>
+const fits = document.documentElement.scrollWidth <= innerWidth;
+const buttons = document.querySelectorAll("table.sortable thead th button");
+const body = document.querySelector("table.sortable").tBodies[0];
+const rows = () => Array.from(body.rows).map(row => row.cells[1].dataset.value);
+buttons[1].click();
+const up = rows();
+buttons[1].click();
+document.body.innerHTML = "<p id=told>" + JSON.stringify([up, rows(), fits]) + "</p>";
+</script>"""
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [1100, 500])
+def test_in_a_browser_tables_sort_and_the_page_fits(folders: dict[str, Path], tmp_path: Path, width: int):
+    import json
+
+    text = report(load_any(folders["comparison"]))
+    file = tmp_path / "page.html"
+    file.write_text(text.replace("</body>", CLICK + "</body>"), encoding="utf-8")
+    assert BROWSER is not None
+    words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+             f"--window-size={width},900", "--dump-dom", file.as_uri()]  # fmt: skip
+    dom = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+    told = re.search(r'<p id="told">(.*?)</p>', dom)
+    assert told, dom[-2000:]
+    up, down, fits = json.loads(told[1])
+    values = [float(value) for value in up]
+    assert values == sorted(values) and down == up[::-1] and fits
+
+
+def commands_of(page: str) -> list[str]:
+    import html
+
+    return [html.unescape(text) for text in re.findall(r"<pre>(hetsim .*?)</pre>", page, re.DOTALL)]
+
+
+def run_again(command: str) -> Any:
+    import json
+    import shlex
+
+    done = CliRunner().invoke(main, [*shlex.split(command)[1:], "--json", "-q"])
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
+    from sim.experiment.directory import save, save_comparison
+
+    monkeypatch.chdir(tmp_path)
+    odd = {**MIX, "name": "it's </script> \"odd\" $x", "replications": 3}
+    one = sim.run(odd, seed=4, replications=1)
+    save(one, "a b", picture=False)
+    (command,) = commands_of(report(load_any("a b"), "a b"))
+    assert run_again(command)["summary"]["response_mean"] == one.metric("response_mean")
+
+    policies = {"mine": "sjf", "fcfs": {"scheduler": {"name": "fcfs_skip", "placement": "best_fit"}}}
+    found = sim.compare(odd, policies, seed=5)
+    save_comparison(found, found.runs, "c d", picture=False)
+    (command,) = commands_of(report(load_comparison("c d"), "c d"))
+    again = list(run_again(command)["policies"].values())
+    assert [values["response_mean"]["mean"] for values in again] == found.table["response_mean", "mean"].tolist()
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: bool):
+    monkeypatch.chdir(tmp_path)
+    keys = {"workload.small.gpu_time.mean": ["1 s", "2 s"], "cluster.nodes.0.count": [1, 2]}
+    points = [dict(zip(keys, row, strict=True)) for row in (("1 s", 2), ("2 s", 1))]
+    over = {"over": keys} if grid else {"points": points}
+    policies = ["fcfs", {"scheduler": {"name": "fcfs_skip", "placement": "best_fit"}}]
+    metrics = ["wait_mean", "makespan"]
+    found = sim.sweep(MIX, policies=policies, metrics=metrics, replications=2, seed=8, out="s w", workers=1, **over)
+    page = report(load_any("s w"), "s w")
+    (command,) = commands_of(page)
+    if not grid:
+        (table,) = re.findall(r"<summary>points.csv</summary><pre>(.*?)</pre>", page, re.DOTALL)
+        Path("points.csv").write_text(table)
+    rows = run_again(command)["rows"]
+    assert [row["metrics"]["wait_mean"]["mean"] for row in rows] == found.table["wait_mean"].tolist()
+
+
+def test_a_page_about_fifty_policies(tmp_path: Path):
+    found = sim.compare(MIX, {f"policy {n}": ["fcfs", "sjf", "fcfs_skip"][n % 3] for n in range(50)}, replications=2)
+    page = report(found)
+    assert page.count("<li>") == 41
+    assert "more pairs: the table of differences has all" in page
+    assert len(page) < 4e6
+
+
+def test_warnings_that_differ_in_their_figures_are_one():
+    """And one line for what is so under every policy."""
+    from sim.report.overview import comparison_remarks, gathered
+
+    late = {**MIX, "workload": [{**entry, "deadline": "1 s"} for entry in MIX["workload"]]}
+    found = sim.compare(late, ["fcfs", "sjf"], replications=4)
+    (told,) = comparison_remarks(found.runs)
+    assert re.match(r"all policies: .* deadlines of \d+ to \d+ of 110 tasks: .* \(in all 4 replications\)$", told)
+    assert [told.removeprefix("all policies: ")] == gathered(found.runs["fcfs"])

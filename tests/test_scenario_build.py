@@ -136,7 +136,7 @@ def test_work_is_timed_by_the_cost_model():
         ({"cpu_time": "1 s", "cpus": 9}, "9 cores are more than the 8 of any node"),
         ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory are more than the 16 GB of a v100"),
         ({"gpu_time": "1 s", "memory": "65 GB"}, "no node with 1 × v100 has 65 GB of memory"),
-        ({"gpu_time.a100": "1 s"}, "the cluster offers cpu, v100, for which there is no time"),
+        ({"gpu_time.a100": "1 s"}, "no node has a100; the cluster offers cpu, v100"),
     ],
 )  # fmt: skip
 def test_a_task_that_no_device_can_run(demand, why):
@@ -401,6 +401,7 @@ def test_rows_that_can_never_run_are_counted_and_the_first_is_named(graph, tmp_p
     assert str(caught.value) == (
         f"{tmp_path}/s.yaml:2:12: workload.0: 2 tasks, the first of them task b ({tmp_path}/data/t.csv, line 4), "
         "can never run on this cluster: 3 × k20 are more than the 2 of any node (span: any would use several nodes)"
+        " (unfit: reject counts such tasks as rejected, leave_out leaves them out)"
     )
 
 

@@ -121,9 +121,15 @@ def test_the_policies_it_proposes_to_compare_can_run(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_nobody_waits_for_ever(name):
-    """Unfinished tasks would make means too good: the shipped figures have none to speak of."""
+    """Unfinished tasks would make means too good: the shipped figures have none to speak of.
+
+    Deadlines that nobody could meet, as a share of all, are told in the scenario's own comment.
+    """
     outcome = runs(name)
-    assert not outcome.warnings
+    told = [text for text in outcome.warnings if "no schedule meets the deadlines" not in text]
+    assert not told
+    if len(told) < len(outcome.warnings):
+        assert "no policy can do better" in SHIPPED[name].path.read_text(encoding="utf-8")
 
 
 # Basics ---------------------------------------------------------------------------------------------------------
@@ -230,8 +236,53 @@ def test_four_generations():
     states(name, "176 min under fcfs, 118 min under las", mean["fcfs"], mean["las"])
     states(name, "99 min, at 14482 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
     states(name, "An equal share for each (isolated) takes 164 min", mean["isolated"])
-    states(name, "that do not fit, 150 min", mean["allox"])
+    states(name, "that do not fit, 113 min", mean["allox"])
     assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
+
+
+def test_site_with_partitions():
+    name, overrun = "site-with-partitions", {"site.at_limit": "overrun", "site.grace": 0}
+    waits = {}
+    for policy in ("fcfs", "easy_backfill", None):
+        for class_ in ("debugging", "training", "scavenging"):
+            waits[policy, class_] = by_class(name, class_, "wait_mean", policy) / 60
+    mean = {key: values.mean() for key, values in waits.items()}
+    line, easy, slurm = ({class_: mean[policy, class_] for class_ in ("debugging", "training", "scavenging")}
+                         for policy in ("fcfs", "easy_backfill", None))  # fmt: skip
+    states(name, "under fcfs debugging waits 173 min", line["debugging"])
+    states(name, "under easy_backfill 25 min", easy["debugging"])
+    states(name, "debugging waits 15 min", slurm["debugging"])
+    requeues = column(name, "preemptions").mean()
+    states(name, "training 1 min instead of 10 min, at 44 requeues", slurm["training"], easy["training"], requeues)
+    states(name, "scavengers wait 127 min instead of 31 min", slurm["scavenging"], easy["scavenging"])
+    assert below(waits[None, "debugging"], waits["easy_backfill", "debugging"])
+    # Waits of training are dominated by the worst run of ten; it gains in each of them (sign test: p = 0.001).
+    assert (waits[None, "training"] < waits["easy_backfill", "training"]).all()
+    hung = runs(name, "easy_backfill", overrun)
+    waiting = np.mean([run.by("class", ["wait_mean"]).loc["training", "wait_mean"] for run in hung])
+    states(name, "training would wait 8.9 h under easy_backfill", waiting / 3600)
+    for run in runs(name):
+        failed = run.tasks[run.tasks["status"] == "failed"]
+        assert set(failed["reason"]) == {"time limit"}
+        assert set(run.tasks[run.tasks["class"] == "debugging"]["node"].dropna()) <= {"d0", "d1"}
+
+
+@pytest.mark.slow
+def test_elastic_training():
+    name = "elastic-training"
+    rigid = {"workload.vision.scaling": {2: 1.95}, "workload.language.scaling": {2: 1.8}}
+    mean = {p: column(name, "response_mean", p) for p in ("fcfs", "las", "optimus", "afs", "pollux")}
+    hours = {policy: values.mean() / 3600 for policy, values in mean.items()}
+    states(name, "mean response is 7.0 h and 8.4 h", hours["fcfs"], hours["las"])
+    states(name, "fcfs takes 2.6 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
+    states(name, "2.2 h under optimus, 2.4 h under afs", hours["optimus"], hours["afs"])
+    states(name, "1.9 h under pollux, at 409 stops", hours["pollux"], column(name, "preemptions", "pollux").mean())
+    for elastic in ("optimus", "afs", "pollux"):
+        assert below(mean[elastic], mean["fcfs"]) and below(mean[elastic], mean["las"])
+    fcfs, pollux = (column(name, "cost_held", policy) for policy in ("fcfs", "pollux"))
+    states(name, "use costs 2583 under fcfs and 2019 under pollux", fcfs.mean(), pollux.mean())
+    saved = by_class(name, "language", "cost_held", "fcfs") - by_class(name, "language", "cost_held", "pollux")
+    states(name, "of what that saves, 83 % is on language", 100 * saved.mean() / (fcfs - pollux).mean())
 
 
 def test_pods_on_parts_of_gpus(tmp_path):
@@ -805,6 +856,22 @@ def test_rate_jump():
     before, after = of("naor", 0, 1800, refused), of("naor", 2100, 3600, refused)
     states(name, "refused 0.6 % before, refuses 39 %", before, after)
     assert of("mdp_threshold", 2100, 3600, refused) == pytest.approx(after, abs=1)
+
+
+# Learning -------------------------------------------------------------------------------------------------------
+
+
+def test_learned_affinity():
+    name = "learned-affinity"
+    mine = {agent: {"name": "learned", "path": f"affinity-{agent}.npz"} for agent in ("dqn", "reinforce", "ppo")}
+    slowdown = {label: column(name, "slowdown_mean", policy).mean() for label, policy in {
+        "fcfs": "fcfs", "random": "random", "sjf": "sjf", "allox": "allox",
+        "patient": {"scheduler": {"name": "sjf", "discipline": "skip"}, "placement": "earliest_finish"}, **mine,
+    }.items()}  # fmt: skip
+    written = (slowdown[policy] for policy in ("fcfs", "random", "sjf"))
+    states(name, "22.8 under fcfs, 20.0 under random and 2.97 under sjf", *written)
+    states(name, "2.04 (dqn), 2.38 (reinforce) and 1.90 (ppo)", *(slowdown[agent] for agent in mine))
+    states(name, "1.88 under allox, and 1.88 under an sjf", slowdown["allox"], slowdown["patient"])
 
 
 # README ---------------------------------------------------------------------------------------------------------

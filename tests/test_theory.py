@@ -390,6 +390,14 @@ def test_greedy_batches_meet_their_limits_and_bounds():
     assert high == close(1.5 * 0.05 / 0.2 + 0.01 * 2.8 / (1 - 0.64))
 
 
+def test_greedy_batches_of_a_server_that_is_as_good_as_never_idle():
+    """There the equations of the chain are singular but for rounding; the bounds are less than 1e-6 apart."""
+    per_item, fixed = 0.001378, 0.0132
+    for rate in (600, 650, 660, 680):
+        exact, bounds = theory.greedy_batches(rate, per_item, fixed), theory.inoue_bounds(rate, per_item, fixed)
+        assert bounds.lower * (1 - 1e-12) <= exact.response_mean <= bounds.upper * (1 + 1e-12), rate
+
+
 # Networks --------------------------------------------------------------------------------------------------------
 
 
@@ -672,7 +680,7 @@ def test_a_scenario_is_its_model(model: str):
 @pytest.mark.parametrize("model", list(MODELS))
 def test_the_engine_covers_its_model(model: str):
     """Every figure that is predicted lies in the 99.9 % interval of 12 replications (with fixed seeds)."""
-    from sim.experiment.matching import simulate
+    from sim.experiment.beside import simulate
 
     loaded = sim.load(MODELS[model])
     for one in simulate(loaded, match(loaded).rows, confidence=0.999, seed=11):

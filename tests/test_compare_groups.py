@@ -1,0 +1,425 @@
+"""Tasks by class, number of GPUs and user: tables of runs, replications and comparisons, in files and in pictures."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hand_made import cluster, gpu_mode, record, workload
+
+import sim
+from sim.cli.program import hetsim
+from sim.errors import UnknownName, UsageError
+from sim.model.cluster import WHOLE, DeviceType, Link
+from sim.model.tasks import Mode, Shape
+from sim.report.overview import comparison_remarks, headline, remarks
+from sim.results import fragmentation, groups, metric_sets
+from sim.results.bounds import area_bound
+from sim.results.compare import compare
+from sim.results.groups import OTHERS, gpus_label, named_users, table_of_groups, tables_of_groups
+from sim.results.load import least_area, offered_load
+from sim.results.result import Result
+from sim.results.whole_gpus import whole_gpu_steps
+
+USERS = 15
+
+
+def mix(**more):
+    """Small and large jobs of many users on two nodes of four GPUs."""
+    classes = [
+        {"class": "part", "weight": 2, "gpus": 0.5, "gpu_time": {"distribution": "exponential", "mean": "20 min"}},
+        {"class": "one", "weight": 4, "gpus": 1, "gpu_time": {"distribution": "exponential", "mean": "30 min"}},
+        {"class": "gang", "weight": 1, "gpus": 4, "gpu_time": {"distribution": "exponential", "mean": "30 min"}},
+    ]
+    entry = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "10/h"}, "count": 120, "classes": classes,
+             "users": {"count": USERS, "zipf": 1.0}}  # fmt: skip
+    nodes = {"count": 2, "cpus": 8, "gpus": {"type": "a", "count": 4}}
+    return {"name": "mix", "seed": 3, "cluster": {"nodes": nodes}, "workload": [{**entry, **more}], "policy": "fcfs"}
+
+
+# Groups ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "label"),
+    [([], "none"), ([0.25], "part of one"), ([0.25, 0.5], "part of one"), ([1], "1"), ([3], "3"), ([8], "8"),
+     ([12], "9–15"), ([16], "16"), ([17], "17–31"), ([100], "65–127"), ([1, 2, 4], "1 to 4"), ([0.5, 2], "0.5 to 2")],
+)  # fmt: skip
+def test_groups_of_gpus(gpus, label):
+    kind = DeviceType("g")
+    modes = [gpu_mode(1, int(size * WHOLE)) if size < 1 else gpu_mode(size, kind=kind) for size in gpus]
+    assert gpus_label(Shape([*modes, Mode("cpu", DeviceType("cpu", kind="cpu"), cpus=1000)])) == label
+
+
+def test_groups_of_gpus_stand_by_size():
+    labels = ["16", "1 to 8", "8", "none", "9–15", "2 to 8", "part of one", "2"]
+    expected = ["none", "part of one", "2", "8", "1 to 8", "2 to 8", "9–15", "16"]
+    assert groups._in_order("gpus", labels) == expected
+
+
+def test_every_group_is_measured_as_if_it_were_all():
+    result = sim.run(mix(), check=True)
+    found = result.by("gpus", ["tasks", "response_mean", "wait_p95", "preemptions"])
+    assert list(found.index) == ["part of one", "1", "4"]
+    by_class = result.by("class", ["tasks", "response_mean", "wait_p95", "preemptions"])
+    assert found.to_numpy().tolist() == by_class.loc[["part", "one", "gang"]].to_numpy().tolist()
+    assert found["tasks"].sum() == len(result.tasks)
+    gang = result.tasks[result.tasks["class"] == "gang"]
+    assert found.loc["4", "response_mean"] == pytest.approx(gang["response"].mean())
+    assert found.loc["4", "wait_p95"] == pytest.approx(gang["wait"].quantile(0.95))
+
+
+def test_groups_keep_to_the_window():
+    result = sim.run({**mix(), "warmup": "3 h"})
+    assert result.by("class", ["tasks"])["tasks"].sum() == result.metric("tasks") < len(result.tasks)
+
+
+def test_sums_over_groups_are_those_of_the_run():
+    scenario = mix()
+    scenario["cluster"]["nodes"]["gpus"] |= {"price": "2/h", "power": {"idle": "50 W", "busy": "300 W"}}
+    result = sim.run(scenario, policy="las", check=True)
+    sums = ["gpu_seconds", "energy_of_tasks_j", "cost_held", "preemptions", "tasks"]
+    for by in ("class", "gpus", "user"):
+        assert result.by(by, sums).sum().to_numpy() == pytest.approx([result.metric(name) for name in sums])
+    assert result.metric("energy_of_tasks_j") == pytest.approx(result.metric("energy_tasks_j"))
+    assert result.metric("gpu_seconds") == pytest.approx(result.usage.busy[1:].sum(), rel=1e-6)
+
+
+def test_fairness_of_a_group_is_that_of_its_tasks():
+    result = sim.run(mix())
+    rho = pd.Series(result.rho)
+    for name, part in rho.groupby(result.tasks["class"].astype(str)):
+        found = result.by("class", ["rho_mean", "rho_max", "rho_p95"]).loc[name]
+        assert found.tolist() == pytest.approx([part.mean(), part.max(), part.quantile(0.95)])
+    assert result.metric("rho_max") == rho.max()
+
+
+def test_elastic_jobs_count_the_gpus_that_they_had():
+    entry = {"arrivals": {"process": "poisson", "rate": "2/h"}, "count": 30, "scaling": {1: 1, 2: 2, 4: 4},
+             "gpu_time": {"distribution": "exponential", "mean": "2 h"}}  # fmt: skip
+    nodes = {"gpus": {"type": "a", "count": 4}}
+    result = sim.run({"name": "e", "cluster": {"nodes": nodes}, "workload": [entry], "policy": "afs"}, check=True)
+    assert result.metric("preemptions") > 5
+    # Linear scaling: in whatever sizes, the work is the same.
+    assert result.metric("gpu_seconds") == pytest.approx(result.devices["busy"].sum())
+
+
+def test_the_users_with_most_demand_have_a_row_each():
+    result = sim.run(mix())
+    table = table_of_groups({"fcfs": result}, "user").droplevel("policy")
+    assert len(table) == groups.MOST_USERS + 1 and table.index[-1] == OTHERS
+    demand = result.by("user", ["gpu_seconds"])["gpu_seconds"].sort_values(ascending=False)
+    assert list(table.index[:-1]) == list(demand.index[: groups.MOST_USERS])
+    rest = demand.iloc[groups.MOST_USERS :]
+    assert table.loc[OTHERS, ("gpu_seconds", "mean")] == pytest.approx(rest.sum())
+    assert table["tasks"]["mean"].sum() == len(result.tasks)
+    assert len(result.by("user")) == len(demand)  # and a single run can tell of all
+
+
+def test_one_user_more_than_the_most_is_not_called_others():
+    run = sim.run(mix(users={"count": groups.MOST_USERS + 1, "zipf": 0.0})).record.input
+    assert sorted(named_users(run)) == sorted(run.tasks.users)
+
+
+def test_what_cannot_be_grouped_is_said():
+    result = sim.run(mix())
+    with pytest.raises(UsageError, match='no column "colour".* gpus, id'):
+        result.by("colour")
+    with pytest.raises(UsageError, match="makespan_bound is a metric of the whole run"):
+        result.by("gpus", ["makespan_bound"])
+    found = sim.compare(mix(), ["fcfs", "sjf"], replications=2)
+    with pytest.raises(UsageError, match=r'by=\["gpus"\]'):
+        found.by("gpus")
+    with pytest.raises(UsageError, match='"clas" is nothing to group tasks by; did you mean "class"'):
+        found.by("clas")
+
+
+# Replications and comparisons -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"])
+
+
+def test_groups_of_replications_are_those_of_the_runs(compared):
+    runs = list(sim.run(mix(), policy="sjf", replications=3, keep=True))
+    each = np.array([run.by("class", ["response_mean"]).loc["gang", "response_mean"] for run in runs])
+    row = compared.by("class").loc[("gang", "sjf"), "response_mean"]
+    assert row["mean"] == pytest.approx(each.mean()) and row["n"] == 3
+    assert row["half_width"] == pytest.approx(4.302653 * each.std(ddof=1) / math.sqrt(3), rel=1e-6)
+    kept = sim.run(mix(), policy="sjf", replications=3, keep=True).by("class")
+    assert kept.loc["gang", ("response_mean", "mean")] == pytest.approx(each.mean())
+
+
+def test_users_are_the_same_for_all_policies_and_replications(compared):
+    table = compared.by("user", ["tasks"])
+    users = table.index.get_level_values("user")
+    assert users.nunique() == groups.MOST_USERS + 1 and users[-1] == OTHERS
+    per_policy = table["tasks"]["mean"].groupby("policy").sum()
+    assert per_policy.tolist() == pytest.approx([120, 120])
+
+
+def test_workers_do_not_change_groups(compared):
+    again = sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"], workers=2)
+    for by in ("class", "gpus", "user"):
+        pd.testing.assert_frame_equal(again.by(by), compared.by(by))
+
+
+def test_groups_are_no_metrics_of_the_replications(compared):
+    runs = compared.runs["fcfs"]
+    assert not any(name.startswith("_") for name in runs.values.columns)
+    assert set(runs.to_json()["summary"]) == set(runs.results[0].names)
+
+
+def test_single_runs_have_groups_without_being_asked():
+    found = sim.compare(mix(), ["fcfs", "sjf"])
+    table = found.by("gpus", ["response_mean"])
+    assert list(table.index.get_level_values("gpus").unique()) == ["part of one", "1", "4"]
+    assert table["response_mean"]["half_width"].isna().all()
+    assert set(tables_of_groups(found.runs)) == {"class", "gpus", "user"}
+
+
+def test_one_group_is_no_table():
+    plain = mix(users=None, classes=None, gpu_time="10 min")
+    plain["workload"][0] = {key: value for key, value in plain["workload"][0].items() if value is not None}
+    assert tables_of_groups(sim.compare(plain, ["fcfs", "sjf"]).runs) == {}
+
+
+# Sets of metrics ------------------------------------------------------------------------------------------------
+
+
+def test_the_set_for_clusters_has_what_is_defined(compared):
+    found = sim.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
+    for name in ("response_mean", "wait_mean", "slowdown_mean", "bounded_slowdown_10s_mean", "makespan", "jain",
+                 "gpu_utilisation", "gpu_allocation", "fragmentation", "queue_length_mean", "rho_p95", "rho_max",
+                 "preemptions"):  # fmt: skip
+        assert name in found.metrics
+    assert not {"cost", "energy_j", "slo_attainment", "failed"} & set(found.metrics)
+    assert {"jain", "rho_p95"} < set(compared.metrics)  # users show in the usual table too
+
+
+def test_sets_hold_for_single_runs_too():
+    found = sim.compare(mix(), ["fcfs", "las"], metrics=["cluster"])
+    assert {"fragmentation", "rho_mean", "jain"} < set(found.metrics)
+    alone = mix(users={"count": 1, "zipf": 0.0})
+    assert "jain" not in sim.compare(alone, ["fcfs", "las"], metrics=["cluster"]).metrics
+
+
+def test_a_metric_asked_for_by_name_is_shown_even_where_it_tells_nothing():
+    found = sim.compare(mix(), ["fcfs", "sjf"], metrics=["usual", "energy_j"])
+    assert "energy_j" in found.metrics and "failed" not in found.metrics
+    with pytest.raises(UnknownName, match='"clustr"; did you mean "cluster"'):
+        metric_sets.check("clustr")
+    assert "response_p99" in metric_sets.expanded(["all"])
+
+
+# Text, JSON, files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mix.json"
+    path.write_text(json.dumps(mix()))
+    return str(path)
+
+
+def call(*arguments):
+    return CliRunner().invoke(hetsim, list(arguments))
+
+
+def test_the_command_line_tells_groups(file):
+    shown = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--by", "gpus").stdout
+    assert "By GPUs asked for:" in shown and "part of one" in shown and "By user" not in shown
+    assert all(len(line) <= 100 for line in shown.partition("By GPUs")[2].splitlines())
+    one = call("run", file, "--by", "class", "--by", "user").stdout
+    assert "By class:" in one and OTHERS in one and "fairness" in one
+    assert "did you mean" in call("run", file, "--by", "usr").stderr
+
+
+def test_groups_as_json(file):
+    found = json.loads(call("run", file, "--by", "gpus", "--json").stdout)
+    assert found["groups"]["gpus"]["4"]["tasks"] == sim.run(mix()).by("gpus", ["tasks"]).loc["4", "tasks"]
+    several = json.loads(
+        call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--by", "class",
+             "--json").stdout
+    )  # fmt: skip
+    assert set(several["groups"]) == {"class"}
+    assert set(several["groups"]["class"]["sjf"]["gang"]["wait_mean"]) == {"mean", "half_width", "n"}
+
+
+def test_a_directory_has_tables_and_pictures_of_groups(file, tmp_path):
+    out = tmp_path / "out"
+    done = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--out", str(out), "-q")
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in out.iterdir()}
+    for name in ("class", "gpus", "user"):
+        assert {f"by_{name}.csv", f"by_{name}.png"} <= names
+    assert {"distributions.png", "over_time.png", "picture.png"} <= names
+    table = pd.read_csv(out / "by_gpus.csv")
+    assert list(table.columns[:4]) == ["gpus", "policy", "tasks", "tasks_half_width"] and len(table) == 6
+    assert "groups" in json.loads((out / "comparison.json").read_text())
+    assert "By" not in done.stdout  # nobody asked
+    run = tmp_path / "run"
+    call("run", file, "--by", "gpus", "--out", str(run), "-q")
+    assert list(pd.read_csv(run / "by_gpus.csv")["gpus"]) == ["part of one", "1", "4"]
+
+
+# Pictures -------------------------------------------------------------------------------------------------------
+
+
+def png(figure):
+    found = io.BytesIO()
+    figure.savefig(found, metadata={"Software": None})
+    return found.getvalue()
+
+
+def test_pictures_of_a_comparison(compared):
+    first = {label: runs.results[0] for label, runs in compared.runs.items()}
+    over = sim.plots.over_time(first)
+    labels = [ax.get_ylabel() for ax in over.axes]
+    assert labels == ["GPUs busy (%)", "tasks waiting", "fragmentation (%)"]
+    assert all(len(ax.lines) == 2 for ax in over.axes)
+    three = sim.plots.distributions(first)
+    shown = [ax.get_xlabel().split(" (")[0] for ax in three.axes]
+    assert shown == ["response", "wait", "bounded slowdown 10s"]
+    bars = sim.plots.groups(compared.by("gpus"))
+    assert [text.get_text() for text in bars.axes[-1].get_xticklabels()] == ["part of one", "1", "4"]
+    for figure in (over, three, bars):
+        assert png(figure)[:4] == b"\x89PNG"
+    assert png(sim.plots.over_time(first)) == png(sim.plots.over_time(first))
+
+
+def test_pictures_without_gpus_or_chance():
+    tasks = {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 min"}
+    scenario = {"name": "c", "cluster": {"nodes": {"cpus": 2}}, "workload": [tasks], "policy": "fcfs"}
+    found = sim.plots.over_time(sim.run(scenario))
+    assert [ax.get_ylabel() for ax in found.axes] == ["cores busy (%)", "tasks waiting"]
+    png(found)
+    instant = {**scenario, "workload": [{**tasks, "cpu_time": 0}]}
+    png(sim.plots.over_time(sim.run(instant)))
+    png(sim.plots.distributions(sim.run(instant)))
+
+
+def test_values_far_apart_have_a_logarithmic_axis():
+    found = sim.compare(mix(), ["fcfs", "las"], by=["class"])
+    table = found.by("class", ["wait_mean"]).copy()
+    table.loc[("one", "las"), ("wait_mean", "mean")] = table["wait_mean"]["mean"].max() / 1000
+    table.loc[("gang", "las"), ("wait_mean", "mean")] = 0.0
+    table.loc[("gang", "fcfs"), ("wait_mean", "mean")] = math.inf
+    (ax,) = sim.plots.groups(table, ["wait_mean"]).axes
+    assert ax.get_yscale() == "log"
+    assert {"0", "∞"} <= {text.get_text() for text in ax.texts}
+
+
+# Fragmentation of whole GPUs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fcfs_skip", "las"])
+@pytest.mark.parametrize("memory", [None, "40 GB"])
+def test_columns_and_replay_agree_on_fragmentation(policy, memory):
+    node = {"count": 3, "cpus": 12, "gpus": {"type": "a", "count": 4}}
+    other = {"count": 2, "cpus": 4, "gpus": {"type": "b", "count": 2, "speed": 2}}
+    nodes = [node | ({"memory": memory} if memory else {}), other, {"cpus": 6}]
+    law = {"distribution": "lognormal", "mean": "20 min", "cv": 2}
+    host = {"memory": "12 GB"} if memory else {}
+    classes = [
+        {"class": "one", "weight": 4, "gpus": 1, "cpus": 4, "gpu_time": law, **host},
+        {"class": "gang", "weight": 2, "gpus": 4, "cpus": 2, "gpu_time.a": law},
+        {"class": "wide", "weight": 1, "gpus": 6, "cpus": 5, "gpu_time.a": law, "span": "any"},
+        {"class": "host", "weight": 2, "cpus": 5, "cpu_time": law},
+    ]
+    entry = {"arrivals": {"process": "poisson", "rate": "20/h"}, "count": 150, "classes": classes}
+    scenario = {"name": "f", "seed": 2, "cluster": {"nodes": nodes}, "workload": [entry], "policy": policy}
+    result = sim.run(scenario, check=True)
+    fast = whole_gpu_steps(result)
+    assert fast is not None
+    slow = np.array(list(fragmentation._replayed(result, None))).T
+    for time, *values in zip(*fast, strict=True):
+        row = np.searchsorted(slow[0], time, side="right") - 1
+        assert slow[1:, row] == pytest.approx(values, abs=1e-9)
+    assert fast[2].max() > 0 and 0 < result.metric("fragmentation") < 1
+
+
+def test_shared_gpus_and_failures_are_replayed():
+    assert whole_gpu_steps(sim.run(mix())) is None
+    result = Result(record(cluster(gpus=2), workload([0], [4]), [0], [4], [(1,)], device_log=[(1.0, 2, "down", 0.0)]))
+    assert whole_gpu_steps(result) is None
+    assert result.fragmentation_over_time["unallocated_gpus"].tolist() == [1, 0, 1]
+
+
+def test_means_between_edges_are_those_of_the_steps():
+    result = sim.run(mix())
+    whole = result.fragmentation_between(np.array([0.0, result.end]))
+    table = result.fragmentation_over_time
+    span = np.diff(table["time"], append=result.end)
+    expected = (table["fragmented_gpus"] * span).sum() / (table["unallocated_gpus"] * span).sum()
+    assert whole == pytest.approx([expected])
+    assert math.isnan(result.fragmentation_between(np.array([result.end, 2 * result.end]))[0])
+
+
+# Load -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_area_of_up_to_two_types_is_the_linear_programs():
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        tasks, kinds = random.integers(1, 12), random.integers(1, 4)
+        work = random.exponential(1.0, (tasks, kinds))
+        work[random.random((tasks, kinds)) < 0.3] = np.inf
+        work = work[np.isfinite(work).any(axis=1)]
+        capacity = random.integers(1, 5, kinds).astype(float)
+        if len(work):
+            assert least_area(work, capacity) == pytest.approx(area_bound(work, capacity), rel=1e-6)
+
+
+def test_the_load_counts_all_devices_that_could_do_the_work():
+    old, new = DeviceType("old", link=Link()), DeviceType("new", link=Link())
+    from sim.model.cluster import Cluster, NodeSpec
+
+    where = Cluster([NodeSpec(accelerators=((old, 3), (new, 1)))])
+    modes = [[gpu_mode(kind=old), gpu_mode(kind=new)]]
+    # One task every second, 3 s on an old GPU or 1 s on the new one: 1 + 1 tasks a second can be served, so load 0.5.
+    tasks = workload(list(range(101)), [[3.0, 1.0]] * 101, modes)
+    result = Result(record(where, tasks, [math.nan] * 101, [math.nan] * 101, [None] * 101, end=100.0))
+    assert offered_load(tasks, result.modes) == pytest.approx(0.5 * 101 / 100)
+    assert "load 0.5" in headline(result)
+
+
+@pytest.mark.parametrize("load", [0.4, 1.1])
+def test_a_trace_scaled_to_a_load_is_told_with_that_load(tmp_path, load):
+    random = np.random.default_rng(5)
+    times = random.exponential(600.0, 200)
+    table = pd.DataFrame({"id": range(200), "arrival": np.sort(random.uniform(0, 1e5, 200)), "gpu_time.a": times,
+                          "gpu_time.b": times / random.uniform(1, 4, 200),
+                          "gpus": random.choice([1, 2, 4], 200)})  # fmt: skip
+    table.to_csv(tmp_path / "jobs.csv", index=False)
+    nodes = [{"count": 2, "gpus": {"type": kind, "count": 4}} for kind in "ab"]
+    trace = {"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}, "load": load}
+    result = sim.run({"name": "t", "cluster": {"nodes": nodes}, "workload": [trace], "policy": "fcfs_skip"})
+    assert offered_load(result.record.input.tasks, result.modes) == pytest.approx(load, rel=1e-9)
+    assert f"(load {load})" in headline(result)
+
+
+def test_the_load_of_several_generations_is_that_of_all_of_them():
+    result = sim.run("four-generations", policy="fcfs", replications=1)
+    assert "(load 1.3)" in headline(result)
+    newest = [shape.modes[0] for shape in result.record.input.tasks.shapes]
+    assert {mode.type.name for mode in newest} == {"a100"}
+    tasks = result.record.input.tasks
+    work = (tasks.time[:, 0] * np.array([mode.gpus for mode in newest])[tasks.shape]).sum()
+    assert work / (128 * np.ptp(tasks.arrival)) == pytest.approx(3.3, abs=0.05)  # were all of it on the newest
+
+
+# What is said once ----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_is_not_proven_optimal_is_told_once():
+    runs = {name: sim.run("list-lemma", policy=name) for name in ("mct", "graham")}
+    runs["mct"].record.notes |= {"optimal": False, "gap": 0.05}
+    assert compare(runs).plan_notes == ["mct: not proven optimal, gap 5 %"]
+    assert "is not proven optimal" in runs["mct"].warnings[0]
+    assert comparison_remarks(runs) == [] and remarks(runs["mct"]) == []

@@ -1,0 +1,445 @@
+"""Scheduling and admission step by step: the same tables as a run, rewards that add up to their figures, and the
+environments as Gymnasium wants them."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sim
+from sim.engine.simulation import Simulation
+from sim.env.admission import Admissions, Played
+from sim.env.episode import Episodes, typical_time
+from sim.env.rewards import REWARDS
+from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.policy.window import DEVICE, LIMIT, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
+from sim.testing import examine, small_systems
+from sim.testing.conformance import fingerprint
+
+needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
+
+MIX = {
+    "name": "mix",
+    "cluster": {"nodes": [
+        {"name": "fast", "gpus": {"type": "a100", "count": 2, "power": {"idle": "50 W", "busy": "400 W"}}},
+        {"name": "slow", "gpus": {"type": "v100", "count": 2, "power": {"idle": "30 W", "busy": "250 W"}}},
+    ]},
+    "workload": [{
+        "arrivals": {"process": "poisson", "rate": "30/h"}, "until": "4 h", "slo": "30 min",
+        "classes": [
+            {"class": "wide", "weight": 1, "modes": [
+                {"device": "a100", "gpus": 2, "time": {"distribution": "exponential", "mean": "8 min"}},
+                {"device": "v100", "gpus": 2, "time": {"speedup": 2}}]},
+            {"class": "small", "weight": 3, "modes": [
+                {"device": "a100", "gpus": 1, "time": {"distribution": "exponential", "mean": "6 min"}},
+                {"device": "v100", "gpus": 1, "time": {"speedup": 3}}]},
+        ],
+    }],
+}  # fmt: skip
+MOVING = {
+    "name": "moving",
+    "cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2, "memory": "8 GB"},
+                           "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}]},
+    "workload": [{"arrivals": {"process": "poisson", "rate": "40/min"}, "count": 60, "bytes_in": "500 MB",
+                  "gpu_time": {"distribution": "exponential", "mean": "2 s"}, "cpu_time": {"speedup": 5}}],
+}  # fmt: skip
+
+
+def played(episodes, choose, seed=7, replication=0):
+    """Play a run to its end; the sum of rewards."""
+    episodes.reset(seed, replication)
+    total = 0.0
+    while not episodes.over:
+        total += episodes.step(choose(episodes))
+    return total
+
+
+def at_random(seed=0):
+    random = np.random.default_rng(seed)
+    return lambda episodes: int(random.choice(np.flatnonzero(episodes.mask)))
+
+
+def in_order(episodes):
+    """What fcfs does: the head in its fastest mode that fits; where the head does not fit, nothing."""
+    task = episodes.watched.shown()[0]
+    kinds = [episodes.layout.types.index(task.modes[p].type.name) for p in task.modes_by_speed()]
+    return next((kind for kind in kinds if episodes.mask[kind]), len(episodes.mask) - 1)
+
+
+# The engine below -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", [MIX, MOVING, "gangs-and-small-jobs", "priority-and-aging"])
+def test_in_order_of_arrival_an_episode_leaves_the_tables_of_fcfs(scenario):
+    given = sim.load(scenario) if isinstance(scenario, dict) else sim.load(scenario, {"workload.0.until": "6 h"})
+    episodes = Episodes(given)
+    played(episodes, in_order)
+    ran = sim.run(given, policy={"scheduler": "fcfs", "placement": "first_fit"}, seed=7, check=True, replications=1)
+    assert fingerprint(episodes.record) == fingerprint(ran.record)
+    assert episodes.result.tasks.equals(ran.tasks)
+
+
+def test_the_numbers_of_a_run_are_those_of_its_seed_and_replication():
+    episodes = Episodes(MIX)
+    played(episodes, in_order, 3, 2)
+    tasks = sim.load(MIX).build(3, 2).tasks
+    assert episodes.result.tasks["arrival"].tolist() == tasks.arrival.tolist()
+
+
+def test_equal_actions_give_equal_episodes():
+    one, two = Episodes(MIX), Episodes(MIX)
+    assert played(one, at_random()) == played(two, at_random())
+    assert fingerprint(one.record) == fingerprint(two.record)
+    assert played(one, at_random(), replication=1) != played(two, at_random())
+
+
+class Random(Window):
+    """Any action that is possible."""
+
+    def __init__(self):
+        super().__init__(4, 1.0)
+
+    def choose(self, observation, mask):
+        assert np.isfinite(observation).all() and (np.abs(observation) <= LIMIT).all()
+        assert len(observation) == self.layout.observation and len(mask) == self.layout.actions
+        return int(self.view.random.choice(np.flatnonzero(mask)))
+
+
+@pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
+def test_what_the_mask_allows_is_legal_everywhere(system):
+    assert examine(lambda _: Random(), system) == []
+
+
+# What is seen -----------------------------------------------------------------------------------------------
+
+
+def test_an_observation_says_what_is_there():
+    episodes = Episodes(MIX, window=3)
+    layout = episodes.layout
+    assert layout.types == ("a100", "v100")
+    assert layout.observation == 3 * (len(TASK) + 2 * len(PAIR)) + 2 * len(DEVICE) + len(WHOLE_SYSTEM)
+    assert layout.actions == 7
+    episodes.reset(7)
+    task = episodes.watched.shown()[0]
+    seen = dict(zip(TASK, episodes.observation, strict=False))
+    assert seen["present"] == 1 and seen["waited"] == 0 and seen["due"] == 1
+    assert seen["shortest"] == pytest.approx(np.log(task.shortest_estimate / episodes.scale), rel=1e-6)
+    assert not episodes.observation[len(TASK) : 3 * len(TASK)].any()  # nobody else has come
+    pairs = episodes.observation[3 * len(TASK) :][: 2 * len(PAIR)].reshape(2, len(PAIR))
+    assert pairs[:, :2].tolist() == [[1, 1], [1, 1]]
+    factor = 2 if task.class_ == "wide" else 3
+    assert pairs[:, PAIR.index("penalty")] == pytest.approx([0, np.log(factor)], abs=1e-6)
+    devices = episodes.observation[-len(WHOLE_SYSTEM) - 2 * len(DEVICE) :][: 2 * len(DEVICE)].reshape(2, len(DEVICE))
+    assert devices[:, 0].tolist() == [1, 1]
+    episodes.step(1)  # the first task on the slow type
+    devices = episodes.observation[-len(WHOLE_SYSTEM) - 2 * len(DEVICE) :][: 2 * len(DEVICE)].reshape(2, len(DEVICE))
+    assert devices[0, 0] == 1 and devices[1, 0] == (0 if factor == 2 else 0.5)
+    assert devices[1, DEVICE.index("soonest")] > 0
+
+
+def test_a_row_holds_what_concerns_its_action():
+    layout = Layout(2, ("a", "b"))
+    observation = np.arange(layout.observation, dtype=np.float32)
+    rows = layout.row(observation, np.arange(layout.actions))
+    assert rows.shape == (5, layout.inputs)
+    assert rows[0, : len(TASK)].tolist() == rows[1, : len(TASK)].tolist() == observation[: len(TASK)].tolist()
+    pair = len(TASK)
+    assert rows[1, pair] - rows[0, pair] == len(PAIR)  # the same task on the next type
+    own = len(TASK) + len(PAIR) + len(DEVICE)
+    assert rows[:4, own : own + 2].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+    assert rows[:, -1].tolist() == [0, 0, 0, 0, 1]
+    assert not rows[4, : own + 2].any()
+    both = layout.select(np.stack([observation, -observation]), np.array([0, 1, 1]), np.array([3, 3, 4]))
+    assert (both[0] == rows[3]).all() and (both[1, :own] == -rows[3, :own]).all() and both[2, -1] == 1
+
+
+def test_to_wait_on_an_idle_cluster_is_not_possible_and_something_starts_instead():
+    episodes = Episodes(MIX)
+    episodes.reset(7)
+    assert not episodes.mask[-1] and episodes.mask[:2].all()
+    episodes.step(episodes.layout.actions - 1)
+    assert len(episodes.simulation.running) == 1
+
+
+def test_a_forbidden_action_waits():
+    episodes = Episodes(MIX)
+    episodes.reset(7)
+    episodes.step(0)
+    while not episodes.mask[-1]:
+        episodes.step(0)
+    before = episodes.simulation.last_launch
+    action = int(np.flatnonzero(~episodes.mask)[0])
+    now = episodes.now
+    episodes.step(action)
+    assert episodes.simulation.last_launch == before and episodes.now > now
+
+
+# Rewards ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", [MIX, MOVING])
+def test_rewards_add_up_to_the_figures_of_the_tables(scenario):
+    totals = {}
+    for name in REWARDS:
+        episodes = Episodes(scenario, reward=name)
+        totals[name] = played(episodes, at_random())
+    result = episodes.result
+    tasks = result.tasks
+    assert totals["response"] == pytest.approx(-tasks["response"].sum(), rel=1e-9)
+    assert totals["slowdown"] == pytest.approx(-tasks["slowdown"].sum(), rel=1e-9)
+    met = len(tasks) if scenario is MOVING else (tasks["finish"] <= tasks["deadline"]).sum()
+    assert totals["goodput"] == met
+    assert totals["energy"] == pytest.approx(-result.devices["energy_j"].sum(), rel=1e-9)
+    weighted = Episodes(scenario, reward={"slowdown": 2, "goodput": 0.5})
+    expected = 2 * totals["slowdown"] + 0.5 * totals["goodput"]
+    assert played(weighted, at_random()) == pytest.approx(expected, rel=1e-9)
+
+
+def test_rewards_ahead_leave_out_what_no_policy_can_change():
+    episodes = Episodes(MIX, reward="slowdown", ahead=True)
+    total = played(episodes, at_random())
+    assert total == pytest.approx(-(episodes.result.tasks["slowdown"] - 1).sum(), rel=1e-9)
+    episodes.reset(7)
+    asked = episodes.watched.shown()[0]
+    assert episodes.step(1) == pytest.approx(-1 if asked.class_ == "wide" else -2)  # on the slow type, paid for at once
+    assert len(episodes.simulation.running) == 1
+
+
+def test_a_baseline_earns_what_its_tables_say():
+    scenario = sim.load(MIX, {"policy": "sjf"})
+    earned = Played(scenario, reward="slowdown").earned(7, 1)
+    record = Simulation(scenario.build(7, 1)).run()
+    episodes = Played(scenario, reward="slowdown")
+    episodes.earned(7, 1)
+    assert fingerprint(record) == fingerprint(episodes.record)
+    assert earned == pytest.approx(-episodes.result.tasks["slowdown"].sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("reward", "kind", "said"),
+    [
+        ("slowdwn", UnknownName, 'unknown reward "slowdwn"; did you mean "slowdown"'),
+        ({"speed": 1}, UnknownName, "the rewards are response, slowdown, goodput, energy"),
+        ({"slowdown": "much"}, UsageError, "the weight of reward slowdown is a number"),
+        ({}, UsageError, "a reward is a name"),
+        (3, UsageError, "a reward is a name"),
+    ],
+)
+def test_a_wrong_reward_is_said(reward, kind, said):
+    with pytest.raises(kind, match=said):
+        Episodes(MIX, reward=reward)
+
+
+# Ends -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_drains_is_terminated_and_one_cut_by_its_horizon_truncated():
+    episodes = Episodes(MIX)
+    played(episodes, in_order)
+    assert episodes.terminated and not episodes.truncated
+    cut = Episodes({**MIX, "horizon": "1 h"})
+    total = played(cut, in_order)
+    assert cut.truncated and not cut.terminated
+    assert cut.now == 3600
+    tasks = cut.result.tasks
+    present = np.where(tasks["finish"].isna(), 3600.0, tasks["finish"]) - tasks["arrival"]
+    alone = Episodes({**MIX, "horizon": "1 h"}, reward="response")
+    assert played(alone, in_order) == pytest.approx(-present.sum(), rel=1e-9)
+    assert total < 0
+    with pytest.raises(UsageError, match="reset"):
+        cut.step(0)
+
+
+def test_devices_that_fail_stop_tasks_which_are_seen_again():
+    faulty = {**MIX, "faults": [{"on": "gpu", "every": "40 min", "repair": "10 min"}]}
+    for ahead in (False, True):
+        episodes = Episodes(faulty, reward="slowdown", ahead=ahead)
+        total = played(episodes, at_random())
+        tasks = episodes.result.tasks
+        assert episodes.terminated and (tasks["status"] == "completed").all()
+        if not ahead:
+            assert total == pytest.approx(-tasks["slowdown"].sum(), rel=1e-9)
+    assert tasks["preemptions"].sum() > 0
+
+
+# Admission --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["sjf", "srtf", "fcfs", "allox"])
+def test_accepting_all_leaves_the_tables_of_the_run(policy):
+    scenario = sim.load(MIX, {"policy": policy})
+    episodes = Admissions(scenario)
+    played(episodes, lambda _: 1)
+    assert fingerprint(Simulation(scenario.build(7, 0)).run()) == fingerprint(episodes.record)
+
+
+def test_who_is_rejected_never_starts_and_the_others_all_end():
+    episodes = Admissions({**MIX, "policy": "sjf"}, reward="goodput")
+    random = np.random.default_rng(3)
+    answers = []
+
+    def answer(_):
+        answers.append(int(random.random() < 0.6))
+        return answers[-1]
+
+    total = played(episodes, answer)
+    tasks = episodes.result.tasks
+    assert (tasks["status"] == "rejected").sum() == answers.count(0) > 0
+    assert (tasks["status"] == "completed").sum() == answers.count(1)
+    assert tasks.loc[tasks["status"] == "rejected", "start"].isna().all()
+    assert total == ((tasks["status"] == "completed") & (tasks["finish"] <= tasks["deadline"])).sum()
+    with pytest.raises(UsageError, match="reset"):
+        episodes.step(1)
+
+
+def test_the_task_in_question_is_shown_first():
+    episodes = Admissions({**MIX, "policy": "sjf"}, window=4)
+    episodes.reset(7)
+    for _ in range(60):
+        asked = episodes.gate.asked[0]
+        assert episodes.observation[1] == 0  # it has not waited yet
+        assert episodes.watched.shown(asked)[0] is asked
+        assert len(episodes.watched.shown(asked)) <= 4
+        episodes.step(1)
+
+
+# Bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, True, "ten", 100_000])
+def test_a_wrong_window_is_said(window):
+    with pytest.raises(UsageError, match="window is how many waiting tasks are shown"):
+        Episodes(MIX, window=window)
+
+
+@pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf, True, "ten"])
+def test_a_wrong_scale_is_said(scale):
+    with pytest.raises(UsageError, match="scale is the seconds of a typical task"):
+        Episodes(MIX, scale=scale)
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("replication", [-1, 1.5, "x", True])
+def test_a_wrong_replication_is_said(replication):
+    import gymnasium
+
+    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX)
+    with pytest.raises(UsageError, match="replication is a whole number from 0"):
+        env.reset(options={"replication": replication})
+
+
+def test_requests_of_services_are_refused():
+    for name in ("async-burst", "chunked-prefill"):
+        with pytest.raises(ScenarioError, match="without a `service`"):
+            Episodes(name)
+
+
+@pytest.mark.parametrize("action", [-1, 1000])
+def test_an_action_that_is_none_is_said(action):
+    episodes = Episodes(MIX)
+    with pytest.raises(UsageError, match="reset"):
+        episodes.step(0)
+    episodes.reset(0)
+    with pytest.raises(UsageError, match="none of the"):
+        episodes.step(action)
+
+
+def test_the_typical_time_is_the_mean_of_the_fastest_estimates():
+    tasks = sim.load(MIX).build(0, 0).tasks
+    assert typical_time(sim.load(MIX).build(0, 0)) == pytest.approx(tasks.estimate.min(axis=1).mean())
+
+
+# Gymnasium --------------------------------------------------------------------------------------------------
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
+def test_gymnasium_finds_nothing_wrong(name):
+    import gymnasium
+    from gymnasium.utils.env_checker import check_env
+
+    import sim.env  # noqa: F401
+
+    env = gymnasium.make(name, scenario=MIX, window=5, reward={"slowdown": 1, "energy": 1e-6})
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+@needs_gymnasium
+def test_seeds_are_those_of_runs():
+    import gymnasium
+
+    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    first, info = env.reset(seed=5)
+    assert info["action_mask"].tolist() == env.action_masks().tolist()
+    second, _ = env.reset()  # the next replication
+    again, _ = env.reset(seed=5)
+    assert (first == again).all()
+    env.reset(seed=5, options={"replication": 1})
+    assert (env.episodes.observation == second).all() and env.episodes.replication == 1
+    over = False
+    while not over:
+        _, reward, terminated, truncated, _ = env.step(int(np.flatnonzero(env.action_masks())[0]))
+        over = terminated or truncated
+        assert isinstance(reward, float)
+    assert env.result.tasks["arrival"].tolist() == sim.load(MIX).build(5, 1).tasks.arrival.tolist()
+
+
+@needs_gymnasium
+def test_a_time_limit_truncates():
+    import gymnasium
+
+    import sim.env  # noqa: F401
+
+    env = gymnasium.make("hetsim/Scheduling-v0", scenario=MIX, max_episode_steps=5)
+    env.reset(seed=1)
+    for step in range(5):
+        _, _, terminated, truncated, _ = env.step(0)
+        assert not terminated and truncated == (step == 4)
+
+
+def test_importing_sim_does_not_import_gymnasium():
+    code = (
+        "import sys, sim, sim.cli.program; from sim.env.episode import Episodes; sim.train; "
+        "sys.exit('torch' in sys.modules or 'sb3_contrib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    light = "import sys, sim, sim.cli.program; sys.exit('gymnasium' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", light], check=False).returncode == 0
+
+
+@needs_gymnasium
+def test_a_step_is_quick():
+    """At least 3,000 steps a second of processor time, the choice of an action not counted."""
+    import gymnasium
+
+    import sim.env  # noqa: F401
+
+    env = gymnasium.make("hetsim/Scheduling-v0", scenario="gpu-generations").unwrapped
+    best = 0.0
+    for seed in range(3):
+        env.reset(seed=seed)
+        over, steps, spent = False, 0, 0.0
+        while not over and steps < 1000:
+            action = int(env.action_masks().argmax())
+            begun = time.process_time()
+            _, _, terminated, truncated, _ = env.step(action)
+            spent += time.process_time() - begun
+            over, steps = terminated or truncated, steps + 1
+        best = max(best, steps / spent)
+    assert best >= 3000
+
+
+@needs_gymnasium
+def test_the_example_of_the_documentation_runs(capsys):
+    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "docs/learning.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 1

@@ -1,0 +1,192 @@
+"""The guide: its blocks run, its generated pages are up to date, its site is built without a dead link."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pages
+import pytest
+
+import sim
+from sim import registry
+from sim.results.metrics import metrics
+from sim.scenario.schema import json_schema
+
+DOCS = pages.TOP / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference")
+SLOW = {"planning", "sweeps", "tutorial", "how-to/scale-out"}
+"""Pages that take more than ten seconds."""
+
+
+SACCT = """\
+JobID|User|Account|Partition|Submit|Start|End|State|Timelimit|AllocTRES|NodeList
+5|ann|lab|gpu|2026-01-01T00:00:00|2026-01-01T00:00:10|2026-01-01T00:01:10|COMPLETED|00:05:00|cpu=8,gres/gpu:a100=2|n01
+6|bob|lab|gpu|2026-01-01T00:01:00|2026-01-01T00:01:10|2026-01-01T00:03:00|TIMEOUT|00:01:00|cpu=4,mem=500M|n01
+"""
+NODES = "NodeName=n01 CPUTot=64 Gres=gpu:a100:4(S:0-1) RealMemory=512000 State=IDLE\n"
+SERVICE = "service: {upload: {per_item: 0.1 ms}, compute: {per_item: 1 ms, fixed: 5 ms}, download: {fixed: 0.1 ms}}\n"
+REQUESTS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 00:{minute:02}:00.0000000,{100 + minute},20\n" for minute in range(20)
+)
+FILES: dict[str, dict[str, str]] = {
+    "traces": {
+        "pods.csv": "scenarios/clusters/pods.csv",
+        "nodes.csv": "scenarios/clusters/pods-nodes.csv",
+        "sacct.txt": SACCT,
+        "nodes.txt": NODES,
+    },
+    "calibrate": {
+        "network.service.yaml": SERVICE,
+        "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
+        "AzureLLMInferenceTrace_code.csv": REQUESTS,
+    },
+    "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
+    "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
+}
+"""Files that pages take for given, as users have them: a shipped file, or a text."""
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def marked(page: Path):
+    slow = [pytest.mark.slow] if page_id(page) in SLOW else []
+    return pytest.param(page, id=page_id(page), marks=slow)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
+def test_every_block_runs(page, tmp_path, monkeypatch):
+    import matplotlib
+
+    matplotlib.use("agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = set(sys.modules)
+    for name, source in FILES.get(page_id(page), {}).items():
+        if source.startswith("scenarios/"):
+            shutil.copy(pages.TOP / source, name)
+        else:
+            Path(name).write_text(source)
+    try:
+        pages.Reader().follow(page)
+    finally:
+        registry._entry_points.cache_clear()
+        for name in set(sys.modules) - modules:  # what the page wrote and imported
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_what_is_not_run_says_so(page):
+    """Blocks have a language; those that are only shown are text, output of an earlier run, or for the shell."""
+    for block in pages.blocks(page):
+        assert block.language in (*pages.RUN, "", "text", "sh", "toml"), f"{page.name}:{block.line}"
+        if block.language in ("python", "yaml", "console") and block.shown_only:
+            assert "the tests do not run" in block.above
+
+
+def made():
+    """The module docs/make_reference.py."""
+    spec = spec_from_file_location("make_reference", DOCS / "make_reference.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reference_pages_are_what_is_written_now():
+    for name, text in made().pages().items():
+        there = (DOCS / "reference" / name).read_text(encoding="utf-8")
+        assert there == text, f"docs/reference/{name} is out of date: python docs/make_reference.py"
+
+
+def policies():
+    catalogue = import_module("policies").CATALOGUE
+    return [(kind, name) for kind, names in catalogue.items() for name in names]
+
+
+@pytest.mark.parametrize(("kind", "name"), policies(), ids=lambda value: value)
+def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_costs(kind, name):
+    reference = made()
+    text = reference.head(registry.policy(kind, name))
+    line = " ".join(text.split())
+    assert reference.reference(text), "a reference, or the sentence that there is none"
+    assert re.search(r"Cost(?: of all)?: \S", line)
+    assert re.search(r"Weakness(?:es)?: \S", line) or reference.guarantee(text)
+
+
+def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
+    """Of a run with prices and one with a language model, which have columns of their own."""
+    reference = made()
+    assert all(reference.unit(name) for name in metrics())
+    seen = {name: set() for name in reference.TABLES}
+    priced = {**pages.WHOLE, "cluster": {"nodes": {"gpus": {"type": "g", "price": "1/h"}}}}
+    for scenario in (priced, LANGUAGE, "first-steps"):
+        result = sim.run(scenario)
+        for name, columns in reference.TABLES.items():
+            found = set(getattr(result, name).columns)
+            assert found <= set(columns), name
+            seen[name] |= found
+    assert seen == {name: set(columns) for name, columns in reference.TABLES.items()}
+
+
+LANGUAGE = {
+    "cluster": {"nodes": {"gpus": {"type": "g", "memory": "80 GB"}}},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate": "1/s"},
+        "count": 3,
+        "service": {"kind": "llm", "step": {"fixed": "10 ms"}},
+        "tokens": {"prompt": 10, "output": 5},
+    },
+}
+
+
+def properties(schema):
+    """(where, its schema) of every key of a scenario."""
+    for title, part in [("the whole file", schema), *schema["$defs"].items()]:
+        for key, one in {**part.get("properties", {}), **part.get("patternProperties", {})}.items():
+            yield f"{title}: {key}", one
+
+
+def test_every_key_of_a_scenario_is_described_in_a_sentence():
+    found = dict(properties(json_schema()))
+    assert len(found) > 400
+    for where, one in found.items():
+        assert re.fullmatch(r"\S.{3,}\.", one.get("description", "")), where
+
+
+def test_descriptions_are_read_when_a_schema_is_asked_for(monkeypatch):
+    """Not when the models are imported, which every run would wait for."""
+    code = "import inspect; inspect.getsource = None; import sim.scenario.schema"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=pages.TOP)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The guide as a site."""
+    folder = tmp_path_factory.mktemp("site")
+    build = ["-m", "mkdocs", "build", "--strict", "--quiet", "-f", ".ci/docs.yml", "-d", str(folder)]
+    done = subprocess.run([sys.executable, *build], cwd=pages.TOP, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_has_every_page(site):
+    for page in DOCS.rglob("*.md"):
+        assert (site / page.relative_to(DOCS).with_suffix(".html")).exists()
+    assert not list(site.rglob("*.py"))
+
+
+def test_the_site_fetches_nothing_from_elsewhere(site):
+    """No script, style, font or picture from another host; links that a reader may click on are another matter."""
+    elsewhere = r"""\s*[=(]\s*["']?((?:https?:)?//[^"') >]*)"""
+    loads = re.compile(r"(?:<script[^>]*src|<link[^>]*href|<img[^>]*src|@import|url)" + elsewhere)
+    for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        text = re.sub(r"<link rel=.canonical.[^>]*>", "", file.read_text(encoding="utf-8"))
+        assert not loads.findall(text), file.relative_to(site)

@@ -1,0 +1,317 @@
+"""Predictors: each against its formula, the errors they are judged by, and what they say when they know nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.prediction import (
+    PREDICTORS,
+    DurationHistory,
+    FadingSum,
+    Score,
+    Series,
+    backtest,
+    chosen,
+    prediction_error,
+    told,
+)
+from policies.prediction.autoregressive import Autoregressive
+from policies.prediction.durations import RunningQuantile
+from policies.prediction.ewma import Ewma
+from policies.prediction.holt_winters import HoltWinters
+from policies.prediction.last_value import LastValue
+from sim.errors import UsageError
+from sim.results.statistics import student_interval
+
+DAY, WEEK = 86400.0, 604800.0
+SMALL = {
+    "ar": {"order": 2, "window": 20, "refit": 3},
+    "ewma": {"memory": 50.0},
+    "holt_winters": {"season": 100.0, "week": 300.0, "slot": 10.0, "week_slot": 20.0, "beta": 0.1},
+    "last_value": {},
+}
+
+
+def led(predictor, values, step=10.0, first=0.0):
+    """A predictor that has observed these values, a step apart."""
+    for position, value in enumerate(values):
+        predictor.observe(first + step * position, value)
+    return predictor
+
+
+def test_last_value():
+    predictor = led(LastValue(), [3.0, 7.0])
+    assert predictor.forecast(0) == predictor.forecast(1e6) == 7
+
+
+def test_ewma_is_the_weighted_mean():
+    values = np.random.default_rng(1).normal(5, 2, 40)
+    weights = np.exp(-10.0 * np.arange(40)[::-1] / 70.0)
+    predictor = led(Ewma(memory=70.0), values)
+    assert predictor.forecast(300.0) == pytest.approx((weights * values).sum() / weights.sum(), rel=1e-12)
+
+
+def test_fading_sum():
+    found = FadingSum(30.0)
+    assert found.at(100.0) == 0
+    for time, amount in [(5.0, 2.0), (11.0, 1.0), (40.0, 4.0)]:
+        found.add(time, amount)
+    assert found.at(50.0) == pytest.approx(sum(a * math.exp(-(50 - t) / 30) for t, a in [(5, 2), (11, 1), (40, 4)]))
+
+
+def textbook_holt_winters(values, season, alpha, beta, gamma):
+    """Winters' additive smoothing as a book has it: one value a slot, begun with the first season."""
+    level, trend = float(np.mean(values[:season])), 0.0
+    added = [value - level for value in values[:season]]
+    for position in range(season, len(values)):
+        k, before = position % season, level
+        level = alpha * (values[position] - added[k]) + (1 - alpha) * (level + trend)
+        trend = beta * (level - before) + (1 - beta) * trend
+        added[k] = gamma * (values[position] - level) + (1 - gamma) * added[k]
+    return [level + h * trend + added[(len(values) - 1 + h) % season] for h in range(1, 2 * season)]
+
+
+def test_holt_winters_is_the_textbooks():
+    rng = np.random.default_rng(2)
+    values = (20 + 0.1 * np.arange(60) + 5 * np.sin(np.arange(60) * 2 * np.pi / 12) + rng.normal(0, 1, 60)).tolist()
+    predictor = HoltWinters(season=120.0, slot=10.0, alpha=0.3, beta=0.2, gamma=0.4)
+    led(predictor, values, first=5.0)
+    expected = textbook_holt_winters(values, 12, 0.3, 0.2, 0.4)
+    assert [predictor.forecast(10.0 * h) for h in range(1, 24)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_holt_winters_falls_back_until_it_has_seen_a_season():
+    predictor, mean = HoltWinters(season=1000.0, slot=50.0), Ewma(3600.0)
+    for position in range(100):
+        assert predictor.own == (position > 100)
+        assert predictor.forecast(70.0) == mean.forecast(70.0)
+        predictor.observe(5.0 + 10 * position, position % 7)
+        mean.observe(5.0 + 10 * position, position % 7)
+    assert not predictor.own
+    predictor.observe(1005.0, 3.0)
+    assert predictor.own
+
+
+def test_a_weekly_season_is_learnt_from_the_second_week_on():
+    """Without noise: weekends at half load. Two weeks on, the two seasons know them and one season does not."""
+    times = np.arange(0, 5 * WEEK, 1800.0) + 900
+    values = 10 + 4 * np.sin(2 * np.pi * times / DAY)
+    values[times % WEEK >= 5 * DAY] -= 5
+    two = HoltWinters(week=WEEK, slot=1800.0, alpha=0.01, gamma=0.05, delta=0.3)
+    one = HoltWinters(slot=1800.0, alpha=0.01, gamma=0.05)
+    skip = len(times) * 3 // 5
+    errors = [backtest(predictor, times, values, steps=4, skip=skip).mape for predictor in (two, one)]
+    assert errors[0] < errors[1] / 2
+
+
+def test_ar_finds_an_exact_recurrence():
+    """x[t] = 3 + 1.2 x[t-1] - 0.5 x[t-2], no noise: forecasts are what comes, at any distance."""
+    values = [10.0, 4.0]
+    while len(values) < 60:
+        values.append(3 + 1.2 * values[-1] - 0.5 * values[-2])
+    predictor = led(Autoregressive(order=2, window=40, refit=1), values[:20])
+    for ahead in (1, 2, 5, 30):
+        assert predictor.forecast(10.0 * ahead) == pytest.approx(values[19 + ahead], rel=1e-5)
+
+
+def test_ar_that_explodes_stays_near_what_was_seen():
+    predictor = led(Autoregressive(order=1, window=30, refit=1), [1.5**k for k in range(20)])
+    high = 1.5**19
+    assert predictor.forecast(1e5) <= 2 * high
+    assert predictor.forecast(20.0) > high
+
+
+def test_ar_falls_back_on_the_mean():
+    predictor = led(Autoregressive(order=3, window=50), [1.0, 2.0, 6.0])
+    assert not predictor.own
+    assert predictor.forecast(10.0) == 3
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_nothing_observed_forecasts_nothing(name):
+    predictor = PREDICTORS[name]()
+    assert predictor.forecast(60.0) == 0
+    assert not predictor.own
+    predictor.observe(0.0, 4.0)
+    assert predictor.forecast(60.0) == 4
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.floats(0, 1e5), st.sampled_from(list(PREDICTORS)))
+def test_forecasts_are_finite_whatever_comes(values, horizon, name):
+    predictor = PREDICTORS[name](**SMALL[name])
+    for position, value in enumerate(values):
+        predictor.observe(7.0 * position, value)
+        assert math.isfinite(predictor.forecast(horizon))
+
+
+def test_a_season_beats_the_last_value_on_a_noisy_day():
+    """Paired over 10 series; one hour ahead, the last half of six days."""
+    times = np.arange(0, 6 * DAY, 600.0) + 300
+    load = 10 + 6 * np.sin(2 * np.pi * times / DAY)
+    more = []
+    for seed in range(10):
+        values = np.random.default_rng(seed).poisson(load).astype(float)
+        season, last = (
+            backtest(PREDICTORS[name](), times, values, steps=6, skip=432).pinball
+            for name in ("holt_winters", "last_value")
+        )
+        more.append(last / season - 1)
+    assert student_interval(np.array(more), 0.99).low > 0.1
+
+
+# Errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_prediction_error_is_its_formulas():
+    rng = np.random.default_rng(3)
+    actual, forecast = rng.poisson(2, 200).astype(float), rng.normal(2, 1, 200)
+    missed = actual - forecast
+    found = prediction_error(actual, forecast, quantile=0.9)
+    there = actual != 0
+    assert found.count == 200
+    assert found.zeros == (~there).sum() > 0
+    assert found.mape == pytest.approx(np.abs(missed[there] / actual[there]).mean())
+    assert found.pinball == pytest.approx(np.maximum(0.9 * missed, -0.1 * missed).mean())
+    assert found.bias == pytest.approx(-missed.mean())
+    assert prediction_error(actual, forecast).pinball == pytest.approx(np.abs(missed).mean() / 2)
+
+
+def test_the_quantile_has_the_least_pinball_loss():
+    values = np.random.default_rng(4).exponential(1, 500)
+    guesses = np.linspace(0.1, 5, 99)
+    loss = [prediction_error(values, np.full(500, guess), quantile=0.9).pinball for guess in guesses]
+    assert guesses[int(np.argmin(loss))] == pytest.approx(np.quantile(values, 0.9), abs=0.06)
+
+
+def test_errors_of_nothing_are_not_defined_and_not_noted():
+    found = prediction_error([], [])
+    assert found.count == 0
+    assert math.isnan(found.mape)
+    assert told("forecast", found) == {"forecast_count": 0, "forecast_quantile": 0.5}
+    assert told("forecast", prediction_error([0.0], [1.0]))["forecast_pinball"] == 0.5
+
+
+def test_backtest_asks_before_it_tells():
+    """Of a ramp the last value is always one step behind."""
+    found = backtest(LastValue(), [0.0, 1.0, 3.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 5.0], steps=2)
+    assert found.count == 3
+    assert found.bias == -2
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: prediction_error([1.0], []), "0 forecasts for 1 values"),
+        (lambda: prediction_error([1.0], [math.nan]), "finite numbers"),
+        (lambda: Score(1.0), "between 0 and 1"),
+        (lambda: backtest(LastValue(), [0.0], [1.0, 2.0]), "1 times for 2 values"),
+        (lambda: backtest(LastValue(), [0.0], [1.0], steps=0), "at least one observation ahead"),
+        (lambda: LastValue().observe(0.0, math.nan), "finite numbers"),
+        (lambda: led(LastValue(), [1.0, 2.0], step=0.0), "in the order of time"),
+        (lambda: LastValue().forecast(-1.0), "horizon"),
+    ],
+)
+def test_wrong_calls(call, text):
+    with pytest.raises(UsageError, match=text):
+        call()
+
+
+# Choices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("holt_winter", 'unknown predictor "holt_winter"; did you mean "holt_winters"'),
+        ("xyz", "there are ar, ewma, holt_winters, last_value"),
+        ({"memory": "1 h"}, "expected the name of a predictor"),
+        ({"name": "ewma", "alpha": 0.1}, 'predictor "ewma" has no parameter "alpha"; its parameters are memory'),
+        ({"name": "last_value", "memory": 1}, "its parameters are none"),
+        ({"name": "ewma", "memory": 5}, "has no unit"),
+        ({"name": "ewma", "memory": "0 s"}, "memory: Input should be greater than 0"),
+        ({"name": "holt_winters", "alpha": -0.1}, "alpha: Input should be greater than or equal to 0"),
+        ({"name": "holt_winters", "gamma": 1.5}, "gamma: Input should be less than or equal to 1"),
+        ({"name": "holt_winters", "season": "20 min"}, "no two slots"),
+        ({"name": "holt_winters", "week": "12 h"}, "must be longer than the first"),
+        ({"name": "holt_winters", "slot": "1 us"}, "more than 1,000,000 slots of 1e-06 s"),
+        ({"name": "holt_winters", "week": "7 d", "week_slot": "1 ms"}, "more than 1,000,000 slots of 0.001 s"),
+        ({"name": "ar", "order": 0}, "order: Input should be greater than or equal to 1"),
+        ({"name": "ar", "order": 100}, "too short for order 100"),
+    ],
+)
+def test_wrong_choices_are_told(value, text):
+    with pytest.raises(ValueError, match=text):
+        chosen(value)
+
+
+def test_a_choice_makes_fresh_predictors():
+    choice = chosen({"name": "ewma", "memory": "10 min"})
+    first = choice.make()
+    first.observe(0.0, 5.0)
+    assert choice.make().forecast(0.0) == 0
+    assert chosen(choice) is choice
+
+
+# Durations ------------------------------------------------------------------------------------------------------
+
+
+def test_durations_blend_the_users_own_with_everybodys():
+    history = DurationHistory(decay=0.5, trust=2.0, default=100.0)
+    assert history.forecast("ada", "a") == 100
+    for seconds in (10.0, 20.0):
+        history.observe("ada", "a", seconds)
+    history.observe("ben", "a", 60.0)
+    everybody, own = 30.0, 0.5 * 10 + 0.5 * 20
+    assert history.forecast("ada", "a") == pytest.approx((2 * own + 2 * everybody) / 4)
+    assert history.forecast("ben", "b") == everybody
+
+
+def test_running_quantiles_are_those_of_the_last_values():
+    values = np.random.default_rng(5).integers(0, 20, 300).astype(float)
+    running = RunningQuantile(40)
+    for position, value in enumerate(values):
+        running.add(value)
+        recent = values[max(0, position - 39) : position + 1]
+        for quantile in (0.01, 0.5, 0.9, 0.99):
+            assert running.at(quantile) == np.quantile(recent, quantile, method="inverted_cdf")
+
+
+def test_quantiles_of_durations():
+    history = DurationHistory(trust=1e-9, quantile=0.5, window=5)
+    for seconds in (1.0, 2.0, 50.0, 60.0, 70.0, 80.0, 90.0):
+        history.observe("ada", "a", seconds)
+    assert history.forecast("ada", "a") == pytest.approx(70)
+
+
+# Series ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_series_holds_forecasts_against_what_came():
+    score = Score()
+    series = Series(LastValue(), interval=10.0, lead=20.0, score=score)
+    said = []
+    for step, work in enumerate([10.0, 20.0, 0.0, 40.0]):
+        series.note(work)
+        series.measure(10.0 * (step + 1))
+        said.append(series.peak)
+    assert said == [1.0, 2.0, 0.0, 4.0]
+    # First 1 was expected of the next two, which brought (2 + 0) / 2; then 2, and it was (0 + 4) / 2.
+    assert score.error == prediction_error([1.0, 2.0], [1.0, 2.0])
+
+
+def test_the_peak_of_a_series_is_within_its_lead():
+    series = Series(HoltWinters(season=100.0, slot=10.0, gamma=0.0), 10.0, 40.0, Score())
+    load = [0.0, 0, 0, 0, 0, 8, 0, 0, 0, 0]
+    peaks = []
+    for step in range(30):
+        series.note(10 * load[step % 10])
+        series.measure(10.0 * (step + 1))
+        peaks.append(series.peak > 4)
+    # After interval k those up to k + 4 are looked at, and the sixth of ten has the load.
+    assert peaks[10:20] == [k + 1 <= 5 <= k + 4 for k in range(10)]

@@ -1,0 +1,215 @@
+"""Qualities of service, accounts and quotas: slurm_multifactor and quota_borrow as sites use them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from test_sites import GPUS, drawn_jobs, run
+
+from policies.dynamic.fair_tree import Account, FairTree
+from sim.errors import ScenarioError
+
+
+def slurm(**parameters):
+    return {"scheduler": {"name": "slurm_multifactor", **parameters}}
+
+
+# Fair Tree --------------------------------------------------------------------------------------------------------
+
+
+def order(tree, usage):
+    factors = tree.factors(usage)
+    return sorted(factors, key=lambda member: -factors[member]), factors
+
+
+def test_users_of_an_account_that_is_owed_more_come_first_whatever_they_used_themselves():
+    """a has used a quarter of its half, b three quarters: all of a's users before all of b's."""
+    tree = FairTree({"a": Account(), "b": Account()}, {})
+    usage = {("a", "heavy"): 24.0, ("a", "light"): 1.0, ("b", "idle"): 0.0, ("b", "busy"): 75.0}
+    ranked, factors = order(tree, usage)
+    assert ranked == [("a", "light"), ("a", "heavy"), ("b", "idle"), ("b", "busy")]
+    assert [factors[member] for member in ranked] == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_shares_weigh_usage_on_every_level():
+    accounts = {"top": Account(shares=3), "other": Account(shares=1),
+                "x": Account(parent="top", shares=1), "y": Account(parent="top", shares=9)}  # fmt: skip
+    usage = {("x", "u"): 20.0, ("y", "v"): 60.0, ("other", "w"): 25.0}
+    # top: 3/4 of the shares and 80/105 of the usage; other: 1/4 and 25/105, so other is owed more (1.05 against 0.98).
+    # Within top y is owed more: 9/10 and 3/4 against 1/10 and 1/4.
+    assert order(FairTree(accounts, {}), usage)[0] == [("other", "w"), ("y", "v"), ("x", "u")]
+    usage[("other", "w")] = 30.0
+    assert order(FairTree(accounts, {}), usage)[0] == [("y", "v"), ("x", "u"), ("other", "w")]
+
+
+def test_siblings_owed_the_same_are_one_and_equals_share_a_place():
+    """Accounts that have used the same: their users are ranked together."""
+    tree = FairTree({"a": Account(), "b": Account()}, {})
+    usage = {("a", "p"): 1.0, ("a", "q"): 3.0, ("b", "r"): 2.0, ("b", "s"): 2.0}
+    ranked, factors = order(tree, usage)
+    assert ranked[0] == ("a", "p")
+    assert factors[("b", "r")] == factors[("b", "s")] == 0.75
+    assert ranked[-1] == ("a", "q")
+    assert factors[("a", "q")] == 0.25
+
+
+def test_a_random_tree_never_puts_a_user_before_one_of_an_account_owed_more():
+    random = np.random.default_rng(3)
+    for _ in range(30):
+        accounts = {f"a{k}": Account(shares=float(random.integers(1, 5))) for k in range(4)}
+        usage = {(f"a{k}", f"u{n}"): float(random.exponential(10)) for k in range(4) for n in range(3)}
+        factors = FairTree(accounts, {}).factors(usage)
+        used = {name: sum(amount for (account, _), amount in usage.items() if account == name) for name in accounts}
+        owed = {name: account.shares / used[name] for name, account in accounts.items()}
+        for one, other in itertools.combinations(usage, 2):
+            if one[0] != other[0]:
+                assert (factors[one] > factors[other]) == (owed[one[0]] > owed[other[0]])
+            else:
+                assert (factors[one] > factors[other]) == (usage[one] < usage[other])
+        assert sorted(factors.values()) == pytest.approx([n / 12 for n in range(1, 13)])
+
+
+def test_accounts_decide_who_goes_next(tmp_path):
+    """Account a has used the node; b's user goes before a's idle one with accounts, after her without."""
+    rows = "arrival,gpus,gpu_time,user,account\n0,4,10,ann,a\n1,4,10,amy,a\n2,4,10,bob,b\n"
+    fair = {"fair_share": 1000, "age": 1}
+    with_tree = run(tmp_path, rows, policy=slurm(**fair, accounts={"a": {"shares": 1}, "b": {"shares": 1}}))
+    assert with_tree.tasks["start"].tolist() == [0, 20, 10]
+    assert run(tmp_path, rows, policy=slurm(**fair)).tasks["start"].tolist() == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("accounts", "told"), [
+    ({"a": {"parent": "x"}}, 'has the parent "x"'),
+    ({"a": {"parent": "b"}, "b": {"parent": "a"}}, "their own parents: a → b → a"),
+    ({"a": {"shares": 0}}, "must be above 0, not 0"),
+])  # fmt: skip
+def test_bad_accounts_are_refused(tmp_path, accounts, told):
+    with pytest.raises(ScenarioError) as caught:
+        run(tmp_path, "gpu_time\n1\n", policy=slurm(accounts=accounts))
+    assert told in str(caught.value)
+
+
+# Qualities of service ---------------------------------------------------------------------------------------------
+
+
+def test_the_quality_of_service_orders_jobs(tmp_path):
+    rows = "arrival,gpus,gpu_time,qos\n0,4,10,low\n1,4,10,low\n2,4,10,high\n"
+    tiers = {"high": {"priority": 1}, "low": {}}
+    assert run(tmp_path, rows, policy=slurm(qos=tiers)).tasks["start"].tolist() == [0, 20, 10]
+    assert run(tmp_path, rows, policy=slurm(qos=tiers, service=0)).tasks["start"].tolist() == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("limit", "starts"), [
+    ({"max_jobs": 2}, [0, 0, 10, 10, 0]),
+    ({"max_gpus": 3}, [0, 0, 0, 10, 0]),
+    ({"max_jobs_per_user": 1}, [0, 10, 0, 10, 0]),
+    ({"max_gpus_per_user": 1}, [0, 10, 0, 10, 0]),
+])  # fmt: skip
+def test_limits_of_a_quality_of_service_keep_and_block_nobody(tmp_path, limit, starts):
+    """Four jobs of two users in the tier, one outside it, on GPUs for all."""
+    rows = "gpus,gpu_time,user,qos\n1,10,u,q\n1,10,u,q\n1,10,v,q\n1,10,v,q\n2,1,u,free\n"
+    nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 8}}]
+    result = run(tmp_path, rows, nodes=nodes, policy=slurm(qos={"q": limit, "free": {}}, size=0, fair_share=0))
+    assert result.tasks["start"].tolist() == starts
+    assert "quota" in {cause for *_, cause in result.record.holds}
+
+
+def test_limits_hold_at_every_instant_of_a_long_run(tmp_path):
+    rows = drawn_jobs(21, [""], count=300, rate=2.0)
+    random = np.random.default_rng(5)
+    rows["user"], rows["qos"] = random.choice(["u", "v", "w"], 300), random.choice(["q", "r"], 300)
+    nodes = [{"count": 2, "cpus": 4, "gpus": GPUS}]
+    tiers = {"q": {"max_gpus_per_user": 4, "max_gpus": 6}, "r": {"max_jobs_per_user": 1}}
+    tasks = run(tmp_path, rows, nodes=nodes, policy=slurm(qos=tiers)).tasks
+    tasks["gpus"] = rows["gpus"].to_numpy()
+    for start in tasks["start"]:
+        here = tasks[(tasks["start"] <= start) & (tasks["finish"] > start)]
+        of_q = here[here["qos"] == "q"]
+        assert of_q["gpus"].sum() <= 6
+        assert of_q.groupby("user")["gpus"].sum().max() <= 4 or of_q.empty
+        assert here[here["qos"] == "r"].groupby("user").size().max() <= 1 or here[here["qos"] == "r"].empty
+    assert (tasks["status"] == "completed").all()
+
+
+@pytest.mark.parametrize(("mode", "finish", "lost"), [("requeue", [17, 7], 4), ("suspend", [13, 7], 0)])
+def test_a_quality_of_service_preempts_a_lower_one(tmp_path, mode, finish, lost):
+    """At 4 the high one takes the node for 3 s; what was done by then is lost if requeued."""
+    rows = "arrival,gpus,gpu_time,qos\n0,4,10,low\n4,4,3,high\n"
+    tiers = {"high": {"preempts": ["low"]}, "low": {"preempt_mode": mode}}
+    result = run(tmp_path, rows, policy=slurm(qos=tiers))
+    assert result.tasks["finish"].tolist() == finish
+    assert result.tasks["preemptions"].tolist() == [1, 0]
+    assert result.launches["lost"].sum() == 4 * lost
+
+
+def test_only_as_many_give_way_as_must_and_not_before_their_time(tmp_path):
+    rows = "arrival,gpus,gpu_time,qos\n0,2,10,low\n1,1,10,low\n2,1,10,low\n4,1,3,high\n"
+    tiers = {"high": {"preempts": ["low"]}, "low": {}}
+    assert run(tmp_path, rows, policy=slurm(qos=tiers)).tasks["preemptions"].tolist() == [0, 0, 1, 0]
+    exempt = {"high": {"preempts": ["low"]}, "low": {"exempt": "3 s"}}
+    assert run(tmp_path, rows, policy=slurm(qos=exempt)).tasks["preemptions"].tolist() == [0, 1, 0, 0]
+
+
+def test_an_unknown_quality_of_service_is_named(tmp_path):
+    with pytest.raises(ScenarioError, match='qos high preempts "lo", which is none of high, low'):
+        run(tmp_path, "gpu_time\n1\n", policy=slurm(qos={"high": {"preempts": ["lo"]}, "low": {}}))
+
+
+# Partitions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_higher_tier_goes_first_and_a_waiting_job_closes_only_its_own_partition(tmp_path):
+    nodes = [{"cpus": 4, "gpus": GPUS, "partitions": ["p", "q"]}, {"cpus": 4, "gpus": GPUS, "partitions": "r"}]
+    rows = "arrival,gpus,gpu_time,partition\n0,4,10,p\n1,4,10,p\n2,4,10,q\n3,2,1,r\n"
+    site = {"partitions": {"q": {"tier": 5}}}
+    tasks = run(tmp_path, rows, site, nodes, slurm(depth=0)).tasks
+    assert tasks["start"].tolist() == [0, 20, 10, 3]
+
+
+def test_the_partition_factor_is_by_partition(tmp_path):
+    nodes = [{"cpus": 4, "gpus": GPUS, "partitions": ["p", "q"]}]
+    rows = "arrival,gpus,gpu_time,partition\n0,4,10,p\n1,4,10,p\n2,4,10,q\n"
+    assert run(tmp_path, rows, None, nodes, slurm(partitions={"q": 1.0})).tasks["start"].tolist() == [0, 20, 10]
+
+
+def test_backfilling_looks_at_few_jobs_of_one_user(tmp_path):
+    """Behind a wide head, u's many long jobs leave no place for v's short one unless only one of u is looked at."""
+    rows = "arrival,gpus,gpu_time,user\n0,3,10,x\n1,4,10,x\n" + "1,1,20,u\n" * 3 + "2,1,2,v\n"
+    wide = {"size": 1_000_000, "fair_share": 0, "age": 1}
+    kept = run(tmp_path, rows, policy=slurm(**wide, depth=2, depth_per_user=1)).tasks
+    assert kept["start"].tolist()[-1] == 2
+    assert run(tmp_path, rows, policy=slurm(**wide, depth=2)).tasks["start"].tolist()[-1] > 2
+
+
+# Quotas -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("of", "column"), [("user", "user"), ("account", "account"), ("vc", "vc"), ("class", "class")])
+def test_quotas_are_of_users_accounts_virtual_clusters_or_classes(tmp_path, of, column):
+    """a borrows b's half from 0 on; b takes it back at 5, from a's latest."""
+    rows = f"arrival,gpus,gpu_time,{column}\n0,2,20,a\n1,2,20,a\n5,2,3,b\n"
+    policy = {"scheduler": {"name": "quota_borrow", "quotas": {"a": 2, "b": 2}, "of": of}}
+    tasks = run(tmp_path, rows, policy=policy).tasks
+    assert tasks["start"].tolist() == [0, 1, 5]
+    assert tasks["finish"].tolist() == [20, 24, 8]
+
+
+def test_quotas_of_partitions_that_share_nodes(tmp_path):
+    rows = "arrival,gpus,gpu_time,partition\n0,2,20,a\n1,2,20,a\n5,2,3,b\n"
+    nodes = [{"cpus": 4, "gpus": GPUS, "partitions": ["a", "b"]}]
+    policy = {"scheduler": {"name": "quota_borrow", "quotas": {"a": 2, "b": 2}, "of": "partition"}}
+    assert run(tmp_path, rows, None, nodes, policy).tasks["finish"].tolist() == [20, 24, 8]
+
+
+def test_within_a_quota_the_lower_quality_of_service_gives_way_first(tmp_path):
+    rows = "arrival,gpus,gpu_time,user,qos\n0,2,20,a,gold\n1,1,20,a,lead\n2,1,20,a,gold\n5,1,3,b,gold\n"
+    policy = {"scheduler": {"name": "quota_borrow", "quotas": {"a": 0, "b": 4}, "tiers": {"gold": 1}}}
+    assert run(tmp_path, rows, policy=policy).tasks["preemptions"].tolist() == [0, 1, 0, 0]
+
+
+def test_a_quota_of_nobody_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match='quotas names vc "z", and no task is theirs; there are a, b'):
+        run(tmp_path, "gpu_time,vc\n1,a\n1,b\n",
+            policy={"scheduler": {"name": "quota_borrow", "quotas": {"z": 2}, "of": "vc"}})  # fmt: skip

@@ -1,0 +1,185 @@
+"""The smallest cluster that meets a target: exact theory says which it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import sim
+from sim.cli import main
+from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.experiment import size as sizing
+from sim.experiment.size import MET, MISSED, OPEN, Target
+from sim.theory import mmc
+
+SERVERS: dict[str, Any] = {
+    "name": "servers",
+    "seed": 5,
+    "horizon": "1 h",
+    "warmup": "5 min",
+    "cluster": {"nodes": [{"count": 1, "cpus": 1, "gpus": {"type": "g", "count": 1}}]},
+    "workload": [
+        {
+            "name": "jobs", "arrivals": {"process": "poisson", "rate": "2/s"},
+            "gpu_time": {"distribution": "exponential", "mean": "1 s"},
+        }
+    ],
+    "policy": "fcfs",
+}  # fmt: skip
+COUNT = "cluster.nodes.0.count"
+
+
+def test_the_answer_of_theory():
+    exact = {servers: mmc(2.0, 1.0, servers).wait_mean for servers in range(3, 7)}
+    assert exact[3] > 0.2 > 0.12 > exact[4]  # far enough apart for a clear verdict
+    found = sim.size(SERVERS, "wait_mean < 0.15 s", COUNT)
+    assert found.size == 4
+    verdicts = dict(zip(found.table["size"], found.table["verdict"], strict=True))
+    assert verdicts[3] == MISSED and verdicts[4] == MET
+    for trial in found.trials:
+        if trial.size >= 3:
+            assert abs(trial.mean - exact[trial.size]) < 2 * trial.half
+
+
+def test_bisection_tries_few_and_finds_the_least(monkeypatch: pytest.MonkeyPatch):
+    for least in (1, 2, 3, 37, 64, 65, 1000, 4096):
+        tried: list[int] = []
+
+        def pretend(self: Any, number: int, least: int = least, tried: list[int] = tried) -> sizing.Trial:
+            tried.append(number)
+            return sizing.Trial(number, 10, 1.0 / number, 0.0, MET if number >= least else MISSED)
+
+        monkeypatch.setattr(sizing._Search, "_try", pretend)
+        assert sim.size(SERVERS, "wait_mean < 1 s", COUNT).size == least
+        assert len(tried) == len(set(tried)) <= 2 * (math.ceil(math.log2(4096)) + 1) + 1
+        assert sim.size(SERVERS, "wait_mean < 1 s", COUNT, least=least, most=least + 5).size == least
+
+
+def test_verdicts():
+    target = Target.parse("wait_mean < 2 s")
+    judged = [target.judge(mean, 0.5) for mean in (1.0, 1.5, 1.6, 2.4, 2.5, 3.0)]
+    assert judged == [MET, MET, OPEN, OPEN, MISSED, MISSED]
+    assert target.judge(math.inf, math.nan) == MISSED
+    assert Target.parse("wait_mean > 2 s").judge(math.inf, math.nan) == MET
+    assert target.judge(2.0, 0.0) == MISSED
+
+
+@pytest.mark.slow
+def test_verdicts_err_no_more_often_than_stated():
+    """At a size that just misses, "met" must be rare: at most (1 - confidence) of all searches."""
+    random = np.random.default_rng(1)
+    search = sizing._Search.__new__(sizing._Search)
+    search.target, search.key, search.error = Target.parse("wait_mean < 1 s"), "k", 0.05
+    wrong = sum(
+        search._judge(1, random.exponential(1.0, 400).reshape(40, 10).mean(axis=1)).verdict == MET for _ in range(4000)
+    )
+    assert wrong / 4000 < 0.075  # exponential means of ten are skew; of symmetric ones it is 5 %
+
+
+def test_what_is_left_open_gets_more_replications():
+    exact = mmc(2.0, 1.0, 4).wait_mean
+    found = sim.size(SERVERS, f"wait_mean < {exact:.6f} s", COUNT, most=4, least=4, overrides={"horizon": "20 min"})
+    assert found.trials[0].replications == 40
+    assert found.size is None and "is shown to meet" in found.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "below"),
+    [
+        ("response_p99 < 200 ms", 0.2, True), ("slo_attainment>=99%", 0.99, False),
+        ("slo_attainment > 0.99", 0.99, False), ("throughput > 40/h", 40 / 3600, False),
+        ("energy_j < 5 kWh", 1.8e7, True), ("slowdown_mean ≤ 3", 3.0, True),
+    ],
+)  # fmt: skip
+def test_targets_are_read_with_their_units(target: str, value: float, below: bool):
+    found = Target.parse(target)
+    assert (found.value, found.below) == (pytest.approx(value), below)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("faster", "METRIC < VALUE"), ("wait_mean < 3", "has no unit"), ("wait_mean < 3 GB", "not a unit here"),
+        ("slowdown_mean < low", "not a number"),
+    ],
+)  # fmt: skip
+def test_targets_that_are_none(target: str, said: str):
+    with pytest.raises(UsageError, match=said):
+        sim.size(SERVERS, target, COUNT)
+
+
+def test_bad_input():
+    with pytest.raises(UnknownName, match="did you mean"):
+        sim.size(SERVERS, "wait_meen < 1 s", COUNT)
+    with pytest.raises(ScenarioError, match="--over cluster.node.0.count.*did you mean \"nodes\""):
+        sim.size(SERVERS, "wait_mean < 1 s", "cluster.node.0.count")
+    with pytest.raises(UsageError, match="--over name: it is \"servers\", not a whole number"):
+        sim.size(SERVERS, "wait_mean < 1 s", "name")
+    with pytest.raises(ScenarioError, match="--over horizon"):
+        sim.size(SERVERS, "wait_mean < 1 s", "horizon")
+    with pytest.raises(UsageError, match="no range"):
+        sim.size(SERVERS, "wait_mean < 1 s", COUNT, least=5, most=4)
+    with pytest.raises(UsageError, match="not defined with any"):
+        sim.size(SERVERS, "slo_attainment > 90%", COUNT, most=2)
+    with pytest.raises(UsageError, match="at least 2"):
+        sim.size(SERVERS, "wait_mean < 1 s", COUNT, replications=1)
+
+
+def test_command_line_and_workers(tmp_path: Any):
+    import yaml
+
+    path = tmp_path / "servers.yaml"
+    path.write_text(yaml.safe_dump({**SERVERS, "horizon": "10 min"}))
+    words = ["size", str(path), "--target", "wait_mean < 1 s", "--over", COUNT]
+    plain = CliRunner().invoke(main, words)
+    assert plain.exit_code == 0 and f"{COUNT} = 3 meets wait_mean < 1 s" in plain.stdout
+    assert "not defined" in plain.stdout  # one server is so late that nobody who came in the window has started
+    words += ["--from", "3", "--to", "3", "--json"]
+    one, two = (CliRunner().invoke(main, [*words, "--workers", n]).stdout for n in "12")
+    assert one == two and json.loads(one)["size"] == 3
+    wrong = CliRunner().invoke(main, [*words[:2], "--target", "soon", *words[4:]])
+    assert wrong.exit_code == 2 and "METRIC < VALUE" in wrong.stderr
+
+
+def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.MonkeyPatch):
+    """Two sizes to tell apart by a hair: each replication of each is made once, and equals that of `sim.run`."""
+    from sim.experiment import jobs
+
+    made: list[tuple[int, int]] = []
+    simulate = jobs.simulate
+
+    def counted(case: Any, replication: int, **more: Any) -> Any:
+        made.append((case.scenario.raw["cluster"]["nodes"][0]["count"], replication))
+        return simulate(case, replication, **more)
+
+    monkeypatch.setattr(jobs, "simulate", counted)
+    monkeypatch.setattr(sizing, "simulate", counted)
+    short = {**SERVERS, "horizon": "5 min", "warmup": "0 s"}
+    target = f"wait_mean < {mmc(2.0, 1.0, 3).wait_mean} s"
+    found = sim.size(short, target, COUNT, least=3, most=3, replications=3)
+    assert [trial.replications for trial in found.trials] == [12]
+    assert made == [(3, replication) for replication in range(12)]
+    again = sim.run(short, overrides={COUNT: 3}, replications=12)
+    assert found.trials[0].mean == again.values["wait_mean"].mean()
+
+
+def test_progress_never_goes_back():
+    told: list[float] = []
+    short = {**SERVERS, "horizon": "2 h", "warmup": "0 s"}
+    sim.size(short, "wait_mean < 0.15 s", COUNT, replications=4, progress=told.append)
+    assert told
+    assert told == sorted(told)
+    assert told[0] >= 0
+    assert told[-1] < 1
+
+
+def test_where_more_is_worse_the_smallest_is_named():
+    found = sim.size(SERVERS, "gpu_utilisation > 99.9%", COUNT, least=3, most=6, replications=3)
+    assert found.size is None
+    assert found.sentences[-1].startswith("With 3 it is closer")
+    assert len(sim.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1

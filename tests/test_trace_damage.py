@@ -1,0 +1,225 @@
+"""Every registered reader of traces, on damaged input: a sentence with file and line, or a counted skip."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from test_cluster_traces import ACME, FLAT, HELIOS, PHILLY, PODS, PODS_JSON, SACCT, SPOT, SWF, TASKS, TEN, THROUGHPUTS
+from test_cluster_traces import WORKFLOW as GRAPH
+from test_request_traces import AZURE, BURST, MOON
+
+from sim import registry
+from sim.errors import ScenarioError
+from sim.workload.summary import sizes
+from sim.workload.traces import BUILTIN
+
+DLRM = """\
+instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,\
+memory_limit,disk_request,disk_limit,max_instance_per_node,creation_time,scheduled_time,deletion_time
+i_0,HN,app_a,12,12,1,1,25,25,120.0,120.0,640.0,800.0,8,,,
+i_1,CN,app_a,48,48,0,0,1,1,240.0,240.0,255.0,300.0,-1,,,700.0
+i_2,CN,app_b,64,64,0,0,51,51,320.0,320.0,255.0,300.0,-1,100.0,130.0,900.0
+i_3,HN,app_b,8,8,2,2,25,25,40.0,40.0,85.0,100.0,2,200.0,200.0,
+i_4,HN,app_b,8,8,1,1,25,25,40.0,40.0,85.0,100.0,2,300.0,,
+i_5,CN,app_b,64,64,0,0,1,1,320.0,320.0,255.0,300.0,-1,,40.0,20.0
+"""
+CSV = "id,arrival,cpu_time,gpu_time,gpus\na,0,10,1,1\nb,5,20,2,2\n"
+REQUESTS = "arrival,prompt_tokens,output_tokens\n0,5,2\n0.5,7,1\n3,0,0\n"
+DAG = "1 4 0.5\n2 8 1 1\n3 -1 2 1,2\n"
+MATRIX = "3 2\n1.5 2\n3 4\n5 -1\n"
+WORKFLOW = json.dumps(GRAPH, indent=1)
+
+EXAMPLES = {
+    "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "gavel": TEN,
+    "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "kubernetes": PODS_JSON, "mooncake": MOON, "openb": PODS,
+    "pai": TASKS, "philly": PHILLY, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
+    "wfformat": WORKFLOW,
+}  # fmt: skip
+"""One whole file of each format."""
+
+NEGATIVE = {
+    "acme": ("11:00:10+00:00,2023-05-17 11:00:40", "11:00:10+00:00,2023-05-17 10:00:40", "ended before they began"),
+    "alibaba_dlrm": ("100.0,130.0", "-100.0,130.0", ':4: column creation_time: "-100.0" is negative'),
+    "alibaba_spot": ("50,20", "-50,20", ':3: column submit_time: "-50" is negative'),
+    "azure_llm": ("00:00:01", "00:00:-1", ":4: column TIMESTAMP: "),
+    "burstgpt": ("45,", "-45,", ':3: column Timestamp: "-45" is negative'),
+    "gavel": ("\t0\nB", "\t-7\nB", ':1: column arrival: "-7" is negative'),
+    "hcsp": ("3 4", "3 -4", ':3:3: column gpu_time.m1: "-4" is negative'),
+    "helios": ("18:41:11,2020-06-09 18:42:11", "18:41:11,2020-06-09 18:40:11", "ended before they began"),
+    "hetero_dag": ("2 8 1", "2 -8 1", ':2:3: column cpu_time: "-8" is negative'),
+    "kubernetes": ('"finishedAt": "2026-01-01T00:00:41Z', '"finishedAt": "2025-01-01T00:00:41Z', "ended before"),
+    "mooncake": ('"timestamp": 27', '"timestamp": -27', ':2: timestamp: "-27" is negative'),
+    "openb": ("0,120,5", "-3,120,5", ':2: column creation_time: "-3" is negative'),
+    "pai": ("100.0,200.0", "-100.0,200.0", ':1: column start_time: "-100.0" is negative'),
+    "philly": ("2017-10-07 01:01:30", "2016-10-07 01:01:30", "an attempt that ended before it began"),
+    "requests": ("0.5,7", "-0.5,7", ':3: column arrival: "-0.5" is negative'),
+    "slurm": ("2026-01-01T00:01:10|COMPLETED|00:05:00", "2026-01-01T00:00:01|COMPLETED|00:05:00", "ended before they"),
+    "swf": ("  1   0   5", "  1  -9   5", ":4: column submit: -9 is negative"),
+    "tasks": ("5,20,2", "-5,20,2", ':3: row 2, column arrival: "-5" is negative'),
+    "wfformat": ("10.5", "-10.5", '"s": runtimeInSeconds: "-10.5" is no number'),
+}
+"""What to replace by what, and the complaint, or where the logs are known for it the count in the notes."""
+
+SEPARATORS = {
+    "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs, expected are 10 or 7; they are separated by"),
+    "hcsp": (" ", ",", ':1: "3,2" is no number; times are separated by white space'),
+    "hetero_dag": (" ", ";", ":1"),
+    "kubernetes": (":", "=", 'expected is JSON: an object with a list "items"'),
+    "mooncake": (":", "=", ":1:13: is not a JSON object"),
+    "pai": (",", ";", ":1: the row has 1 cell, expected are 10"),
+    "philly": (":", "=", "is not JSON"),
+    "slurm": ("|", ";", ":1: its columns are separated by semicolons, expected are bars"),
+    "swf": (" ", ",", ":4: the line has 1 field, expected are 18"),
+    "tasks": (",", ";", "its columns are separated by semicolons, use commas"),
+    "wfformat": (":", "=", "is not JSON"),
+}
+"""Elsewhere columns are separated by commas, and by semicolons in the damaged file."""
+
+MISSING = {
+    "acme": ("submit_time,", ',2023-05-17 11:00:00+00:00', ':1: no column "submit_time"'),
+    "alibaba_dlrm": ("gpu_request", "", ':1: no column "gpu_request"'),
+    "alibaba_spot": ("duration", "", ':1: no column "duration"'),
+    "azure_llm": ("ContextTokens", "", ':1: no column "ContextTokens"'),
+    "burstgpt": ("Request tokens", "", ':1: no column "Request tokens"'),
+    "gavel": ("A\tpython x\tdir\t", "A\t", ":1: the row has 8 columns separated by tabs, expected are 10 or 7"),
+    "hcsp": ("3 4", "3", ": "),
+    "helios": ("gpu_num", "", ':1: no column "gpu_num"'),
+    "hetero_dag": ("2 8 1 1", "2", ":2: "),
+    "kubernetes": ('"creationTimestamp"', "", "the time is missing"),
+    "mooncake": ("input_length", "", ':1: the key "input_length" is missing'),
+    "openb": ("num_gpu", "", ':1: no column "num_gpu"'),
+    "pai": ("j1,", "j1;", ":1: the row has 9 cells, expected are 10"),
+    "philly": ('"submitted_time"', "", "the time is missing"),
+    "requests": ("arrival", "", ':1: no column "arrival"'),
+    "slurm": ("Submit", "", ':1: no column "Submit"'),
+    "swf": ("  1   0   5", "  1   0", ":4: the line has 17 fields, expected are 18"),
+    "tasks": ("cpu_time,gpu_time", "x_1,x_2", "a task table needs cpu_time, gpu_time or gpu_time.TYPE"),
+    "wfformat": ('"runtimeInSeconds"', "", "runtimeInSeconds"),
+}
+"""The name that is written otherwise (with x in front), or what is replaced by what; and the complaint."""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def of(form, content=None):
+        path = tmp_path / ("t.csv" if form == "tasks" else "t.txt")
+        content = EXAMPLES[form] if content is None else content
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        options = {}
+        if form == "gavel":
+            options["throughputs"] = tmp_path / "throughputs.json"
+            options["throughputs"].write_text(THROUGHPUTS)
+        return registry.entry("traces", form)(path, **options)
+
+    return of
+
+
+@pytest.fixture
+def complaint(read, tmp_path):
+    """The first sentence about a file, without its folder."""
+
+    def of(form, content):
+        with pytest.raises(ScenarioError) as caught:
+            read(form, content)
+        assert all(problem.file for problem in caught.value.problems)
+        return str(caught.value).replace(f"{tmp_path}/", "").split("\n")[0]
+
+    return of
+
+
+def test_there_is_an_example_of_every_format():
+    """A reader that is added without one fails here."""
+    assert set(EXAMPLES) == set(BUILTIN) == set(NEGATIVE) == set(MISSING)
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_the_examples_are_sound(read, form):
+    table = read(form)
+    assert len(table) >= 2 and np.isfinite(table.arrival).all()
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_a_truncated_or_broken_archive(complaint, read, form):
+    noise = np.random.default_rng(0).integers(32, 127, 50_000, dtype=np.uint8).tobytes()
+    whole = gzip.compress(EXAMPLES[form].encode() + noise)
+    assert "is damaged: the compressed data end too early" in complaint(form, whole[: len(whole) // 2])
+    assert "is damaged: " in complaint(form, whole[:20] + b"\x00\xff" * 20 + whole[60:])
+    packed = read(form, gzip.compress(EXAMPLES[form].encode()))
+    assert packed.arrival.tolist() == read(form).arrival.tolist()
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_text_that_is_not_utf8(complaint, form):
+    text = EXAMPLES[form].encode()
+    middle = len(text) // 2
+    line = text[:middle].count(b"\n") + 1
+    found = complaint(form, text[:middle] + b"\xff" + text[middle:])
+    assert "is not UTF-8 text (byte 0xff); save it as UTF-8" in found and f":{line}" in found
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_negative_times(read, complaint, form):
+    old, new, message = NEGATIVE[form]
+    text = EXAMPLES[form]
+    assert old in text
+    text = text.replace(old, new) if form == "kubernetes" else text.replace(old, new, 1)
+    if message.startswith(":") or form == "wfformat":
+        assert message in complaint(form, text)
+    else:
+        assert any(message in note and "(first: line" in note for note in read(form, text).notes)
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_another_separator(complaint, form):
+    old, new, message = SEPARATORS.get(form, (",", ";", ":1: its columns are separated by semicolons"))
+    text = EXAMPLES[form].replace(",", ".") if form == "slurm" else EXAMPLES[form]
+    assert message in complaint(form, text.replace(old, new))
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_a_missing_column(complaint, form):
+    old, new, message = MISSING[form]
+    text = EXAMPLES[form]
+    assert old in text
+    if form == "acme":
+        text = "\n".join(",".join(c for n, c in enumerate(row.split(",")) if n != 8) for row in text.splitlines())
+    else:
+        text = text.replace(old, new or ('"x_' + old[1:] if old.startswith('"') else "x_" + old))
+    assert message in complaint(form, text)
+
+
+def test_sizes_of_a_log_without_gpus_are_those_of_cores(read):
+    rows = sizes(read("swf"))
+    assert [(row["cores"], row["tasks"]) for row in rows] == [("2–3", 1), ("4–7", 2), ("8–15", 1)]
+    assert rows[1]["work_share"] == pytest.approx((50 + 90) * 4 / (100 * 8 + (50 + 90) * 4))
+    assert {"gpus"} <= set(sizes(read("openb"))[0])
+
+
+def test_the_flat_form_of_philly(complaint, read):
+    assert ':2: column duration: "-60.0" is negative' in complaint("philly", FLAT.replace("60.0,2", "-60.0,2", 1))
+    assert ':1: no column "num_gpus"' in complaint("philly", FLAT.replace("num_gpus", "x_num_gpus"))
+    assert ":1: its columns are separated by semicolons" in complaint("philly", FLAT.replace(",", ";"))
+    assert len(read("philly", FLAT)) == 2
+
+
+def test_instances_that_outlast_the_trace(read):
+    """Alibaba's recommendation services: blank times lie outside the trace, which ends with its latest time."""
+    table = read("alibaba_dlrm")
+    assert table.id.tolist() == ["i_0", "i_1", "i_2", "i_3"]
+    assert table.arrival.tolist() == [0, 0, 100, 200]
+    assert table.extra["recorded_start"].tolist() == [0, 0, 130, 200]
+    assert table.times["gpu_time"].tolist() == [900, np.inf, np.inf, 700]
+    assert table.times["cpu_time"].tolist() == [np.inf, 700, 770, np.inf]
+    assert table.numbers["gpus"].tolist() == [1, 0, 0, 2] and table.numbers["cpus"].tolist() == [12, 48, 64, 8]
+    assert table.numbers["memory"][0] == 120 * 2**30
+    assert table.class_.tolist() == ["HN", "CN", "CN", "HN"]
+    assert table.user.tolist() == ["app_a", "app_a", "app_b", "app_b"]
+    assert table.extra["rdma"].tolist() == [25, 1, 51, 25]
+    most = table.extra["most_per_node"]
+    assert most[[0, 3]].tolist() == [8, 2] and np.isnan(most[[1, 2]]).all()
+    told = "\n".join(table.notes)
+    assert "1 of 6 jobs left out: never started (first: line 6)" in told
+    assert "1 of 6 jobs left out: ended before they began (first: line 7)" in told
+    assert "2 of 6 jobs were there before the trace began" in told
+    assert "2 of 6 jobs were there when the trace ended" in told

@@ -1,0 +1,154 @@
+"""Fronts and regrets, shares and power over time, and the pictures of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import sim
+from sim import plots
+from sim.errors import UnknownName, UsageError
+from sim.results.over_bins import busy_over_time, power_over_time
+from sim.results.tradeoff import front, regrets
+
+MIX: dict[str, Any] = {
+    "name": "mix",
+    "seed": 2,
+    "cluster": {
+        "nodes": [
+            {"count": 2, "cpus": 4, "gpus": {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "250 W"}}},
+            {"count": 1, "cpus": 8},
+        ]
+    },
+    "workload": [
+        {
+            "name": "gang", "count": 40, "arrivals": {"process": "poisson", "rate": "0.2/s"}, "gpus": 2,
+            "gpu_time": {"distribution": "exponential", "mean": "6 s"},
+        },
+        {
+            "name": "small", "count": 80, "arrivals": {"process": "poisson", "rate": "1/s"},
+            "gpu_time": {"distribution": "exponential", "mean": "1 s"}, "cpu_time": {"speedup": 6},
+        },
+    ],
+    "policy": "fcfs",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run() -> sim.Result:
+    return sim.run(MIX, check=True)  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def compared() -> sim.Comparison:
+    return sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=4, metrics=["response_mean", "wait_p95"])
+
+
+@pytest.fixture(scope="module")
+def swept() -> Any:
+    over = {"cluster.nodes.0.count": [1, 2, 3], "workload.small.arrivals.rate": ["0.5/s", "1/s"]}
+    return sim.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 100])
+def test_shares_over_time_are_those_of_the_devices(run: sim.Result, bins: int):
+    table = busy_over_time(run, bins)
+    width = run.end / bins
+    seconds = table.sum(axis=1).to_numpy() * width * run.devices["count"].to_numpy()
+    np.testing.assert_allclose(seconds, run.devices["busy"].to_numpy(), rtol=1e-9, atol=1e-9)
+    assert table.to_numpy().min() >= 0 and table.to_numpy().max() <= 1 + 1e-9
+
+
+def test_shares_by_node_and_type(run: sim.Result):
+    node = busy_over_time(run, 10, "node")
+    assert node.index.tolist() == ["n0", "n1", "n2"]
+    gpus = run.devices[run.devices["type"] == "g"]
+    of_n0 = gpus[gpus["node"] == "n0"]["busy"].sum() / (2 * run.end)
+    assert node.loc["n0"].mean() == pytest.approx(of_n0)  # of its GPUs, not of their host's cores
+    kind = busy_over_time(run, 10, "type")
+    assert kind.loc["g"].mean() == pytest.approx(gpus["busy"].sum() / (4 * run.end))
+    with pytest.raises(UsageError, match='not by "rack"'):
+        busy_over_time(run, 10, "rack")
+    with pytest.raises(UsageError, match="at least one stretch"):
+        busy_over_time(run, 0)
+
+
+@pytest.mark.parametrize("name", ["nights-asleep", "slack-before-the-deadline"])
+def test_the_area_of_power_is_the_energy(name: str):
+    result = sim.run(name, replications=1)
+    table = power_over_time(result, 50)
+    spent = table.drop(columns="time").to_numpy().sum() * result.end / 50
+    assert spent == pytest.approx(result.devices["energy_j"].sum(), rel=1e-9)
+
+
+def test_the_front_by_brute_force(swept: Any):
+    found = front(swept, "response_mean", "wait_p95")
+    values = found[["response_mean", "wait_p95"]].to_numpy()
+    for at, (one, other) in enumerate(values):
+        beaten = ((values[:, 0] <= one) & (values[:, 1] <= other) & ((values[:, 0] < one) | (values[:, 1] < other)))
+        assert found["front"].iloc[at] == (not beaten.any())
+    assert found["front"].any() and not found["front"].all()
+
+
+def test_a_key_may_be_the_cost(swept: Any):
+    found = front(swept, "cluster.nodes.0.count", "response_mean")
+    best = found[found["front"]].sort_values("cluster.nodes.0.count")
+    assert best["cluster.nodes.0.count"].is_unique and best["response_mean"].is_monotonic_decreasing
+    more = front(swept, "cluster.nodes.0.count", "response_mean", {"cluster.nodes.0.count": "more"})
+    assert more[more["front"]]["cluster.nodes.0.count"].min() == 3
+
+
+def test_directions_have_to_be_known(compared: sim.Comparison, swept: Any):
+    with pytest.raises(UsageError, match="neither more nor less gpu_utilisation"):
+        front(swept, "gpu_utilisation", "response_mean")
+    front(swept, "gpu_utilisation", "response_mean", {"gpu_utilisation": "more"})
+    with pytest.raises(UsageError, match="twice"):
+        front(compared, "wait_p95", "wait_p95")
+    with pytest.raises(UnknownName, match="did you mean"):
+        front(compared, "wait_p95", "respons_mean")
+    with pytest.raises(UsageError, match="\"more\" or \"less\""):
+        front(swept, "gpu_utilisation", "response_mean", {"gpu_utilisation": "up"})  # type: ignore[dict-item]
+
+
+def test_regret_by_hand(compared: sim.Comparison):
+    table = regrets(compared, "response_mean")
+    values = np.stack([compared.runs[name].values["response_mean"] for name in table.columns])  # type: ignore[union-attr]
+    np.testing.assert_allclose(table.to_numpy().T, values / values.min(axis=0) - 1, atol=1e-12)
+    assert (table.min(axis=1) == 0).all() and table.index.name == "replication"
+    with pytest.raises(UsageError, match="neither more nor less"):
+        regrets(compared, "gpu_utilisation")
+
+
+def test_pictures(run: sim.Result, compared: sim.Comparison, swept: Any):
+    count, rate = "cluster.nodes.0.count", "workload.small.arrivals.rate"
+    drawn = [
+        plots.heat_map(run), plots.heat_map(run, by="type"), plots.power(run),
+        plots.pareto(compared, "response_mean", "wait_p95"),
+        plots.pareto(swept, count, "response_mean"), plots.regret(compared), plots.regret(swept),
+        plots.against(swept, rate, where={count: 2}), plots.sweep_map(swept, rate, count, where={"policy": "sjf"}),
+    ]  # fmt: skip
+    for ax in drawn:
+        ax.get_figure(root=True).canvas.draw()  # type: ignore[union-attr]
+    lines = plots.against(swept, rate, "response_mean", where={count: 2})
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == ["fcfs", "sjf"]  # type: ignore[union-attr]
+    assert [tick.get_text() for tick in lines.get_xticklabels()] == ["0.5/s", "1/s"]
+    own = Figure().add_subplot()
+    assert plots.heat_map(run, own) is own
+
+
+def test_pictures_say_what_they_need(run: sim.Result, swept: Any):
+    with pytest.raises(UsageError, match="several rows fall on one value.*fix cluster.nodes.0.count"):
+        plots.against(swept, "workload.small.arrivals.rate")
+    with pytest.raises(UsageError, match="not a \"rack\""):
+        plots.heat_map(run, by="rack")
+    with pytest.raises(UnknownName):
+        plots.against(swept, "cluster.nodes.0.count", "nonsense")
+
+
+def test_a_picture_of_many_devices_goes_by_node():
+    wide = {**MIX, "cluster": {"nodes": [{"count": 30, "cpus": 1, "gpus": {"type": "g", "count": 4}}]}}
+    ax = plots.heat_map(sim.run(wide))  # type: ignore[arg-type]
+    assert [tick.get_text() for tick in ax.get_yticklabels()][:2] == ["n0", "n1"]
