@@ -14,7 +14,6 @@ cluster-trace-gpu-v2023): --openb FOLDER.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
@@ -30,7 +29,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.engine import Row, bare_callbacks, in_turns, median_ratio, per_second, python, show
+from benchmarks.measure import (
+    Row,
+    bare_callbacks,
+    chosen,
+    in_turns,
+    median_ratio,
+    parser_of,
+    per_second,
+    print_table,
+    python,
+)
 
 SEED = 20240901
 WIDTHS, SHARES = (1, 2, 4, 8), (0.60, 0.15, 0.15, 0.10)
@@ -351,29 +360,18 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
-    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join([*FIGURES, 'openb', 'accasim'])}")
+    parser = parser_of("cluster", __doc__, [*FIGURES, "openb", "accasim"])
     parser.add_argument("--openb", metavar="FOLDER", default="openb", help="with Alibaba's nodes and pods of 2023")
     parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0, help="of one run of AccaSim")
     options = parser.parse_args(arguments)
-    figures = FIGURES | {
-        "openb": partial(openb_figures, folder=options.openb),
-        "accasim": partial(accasim_figures, interpreter=options.accasim, limit=options.limit),
-    }
-    chosen = options.only.split(",") if options.only else list(figures)
-    unknown = [name for name in chosen if name not in figures]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(figures)}")
     sizes = QUICK if options.quick else Sizes()
-    show(Row("figure", "measured", "target"))
-    print("-" * 132)
-    for name in chosen:
-        for row in figures[name](sizes):
-            show(row)
-    if options.quick:
-        print("(small sizes: the targets are for the full ones)")
+    figures: dict[str, Callable[[], Iterator[Row]]] = {
+        **{name: partial(figure, sizes) for name, figure in FIGURES.items()},
+        "openb": partial(openb_figures, sizes, folder=options.openb),
+        "accasim": partial(accasim_figures, sizes, interpreter=options.accasim, limit=options.limit),
+    }
+    print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 
 if __name__ == "__main__":

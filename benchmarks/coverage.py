@@ -18,15 +18,15 @@ for one GPU under fcfs, to rounding.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from benchmarks.engine import SEED, Row, fleet, show
+from benchmarks.engine import fleet
+from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
 from sim.errors import UsageError
 from sim.results.batch_means import batch_interval
 from sim.results.statistics import Interval, normal_quantile, student_interval
@@ -198,23 +198,11 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser: Any = argparse.ArgumentParser(
-        prog="python -m benchmarks.coverage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few intervals: whether it runs, not what it says")
-    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join(FIGURES)}")
+    parser = parser_of("coverage", __doc__, FIGURES)
     options = parser.parse_args(arguments)
-    chosen = options.only.split(",") if options.only else list(FIGURES)
-    unknown = [name for name in chosen if name not in FIGURES]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(FIGURES)}")
-    show(Row("intervals of M/M/1 at load 0.9", "coverage (nominal 95 %)", "target"))
-    print("-" * 132)
-    for name in chosen:
-        for row in FIGURES[name](QUICK if options.quick else Sizes()):
-            show(row)
-    if options.quick:
-        print("(few intervals: the targets are for the full numbers)")
+    figures = {name: partial(figure, QUICK if options.quick else Sizes()) for name, figure in FIGURES.items()}
+    head = Row("intervals of M/M/1 at load 0.9", "coverage (nominal 95 %)", "target")
+    print_table(figures, chosen(parser, figures, options.only), options.quick, head)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,11 @@ only those of whole processes are wall time.  Targets stand beside; they are for
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
-import os
 import random
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -30,8 +26,19 @@ from unittest.mock import patch
 import numpy as np
 import simpy
 
-ROOT = Path(__file__).parent.parent
-SEED = 20240501
+from benchmarks.measure import (
+    SEED,
+    Row,
+    bare_callbacks,
+    chosen,
+    in_turns,
+    median_ratio,
+    parser_of,
+    per_second,
+    print_table,
+    python,
+    wall,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,77 +59,7 @@ class Sizes:
 QUICK = Sizes(2, 100_000, 60_000, 20_000, 60_000, 10_000, 2, 3_000, 3)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    figure: str
-    measured: str
-    target: str = ""
-    holds: bool | None = None
-
-
-Step = Callable[[], Any]
-
-
-# Timing ----------------------------------------------------------------------------------------------------------
-
-
-def wall(step: Step) -> float:
-    """Wall time of one step."""
-    began = time.perf_counter()
-    step()
-    return time.perf_counter() - began
-
-
-def in_turns(repetitions: int, **steps: Callable[[], float]) -> dict[str, list[float]]:
-    """What each step returns, repetition by repetition; steps alternate, so that a busy minute hits all alike."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(repetitions):
-        for name, step in steps.items():
-            found[name].append(step())
-    return found
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios inside each repetition."""
-    return statistics.median(a / b for a, b in zip(above, below, strict=True))
-
-
-def per_second(count: float, spent: Sequence[float]) -> float:
-    return count / statistics.median(spent)
-
-
 # Bare SimPy ------------------------------------------------------------------------------------------------------
-
-
-def bare_callbacks(callbacks: int, pending: int = 1_000) -> float:
-    """Seconds for so many timeouts, each of which arms the next through a callback, with `pending` in the heap.
-
-    Nothing but SimPy's heap, its Timeout and one call: what any simulator on SimPy pays per event at least.
-    Garbage collection is off, as in the engine's loop; the delays are random, so that the heap has work to do.
-    """
-    environment = simpy.Environment()
-    stop = environment.event()
-    delays = iter(np.random.default_rng(SEED).exponential(1.0, callbacks).tolist())
-    timeout = environment.timeout
-
-    def again(_: Any) -> None:
-        for delay in delays:
-            timeout(delay).callbacks.append(again)
-            return
-        if not stop.triggered:
-            stop.succeed()
-
-    for start in np.random.default_rng(SEED + 1).exponential(1.0, pending).tolist():
-        timeout(start).callbacks.append(again)
-    gc.collect()
-    gc.disable()
-    began = time.process_time()
-    environment.run(until=stop)
-    spent = time.process_time() - began
-    gc.enable()
-    return spent
 
 
 def simpy_figures(sizes: Sizes) -> Iterator[Row]:
@@ -399,16 +336,6 @@ policy: sjf
 """
 
 
-def python(code: str, *arguments: str) -> str:
-    """What a fresh Python prints."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{code} {arguments} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
 HETSIM = "from sim.cli import main; main()"
 """What the installed command `hetsim` does."""
 
@@ -497,28 +424,12 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 }
 
 
-def show(row: Row) -> None:
-    mark = {None: "", True: "reached", False: "MISSED"}[row.holds]
-    print(f"{row.figure:<44}  {row.measured:<46}  {row.target:<30}  {mark}".rstrip(), flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
-    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join(FIGURES)}")
+    parser = parser_of("engine", __doc__, FIGURES)
     options = parser.parse_args(arguments)
-    chosen = options.only.split(",") if options.only else list(FIGURES)
-    unknown = [name for name in chosen if name not in FIGURES]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(FIGURES)}")
     sizes = QUICK if options.quick else Sizes()
-    show(Row("figure", "measured", "target"))
-    print("-" * 132)
-    for name in chosen:
-        for row in FIGURES[name](sizes):
-            show(row)
-    if options.quick:
-        print("(small sizes: the targets are for the full ones)")
+    figures = {name: partial(figure, sizes) for name, figure in FIGURES.items()}
+    print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 
 if __name__ == "__main__":

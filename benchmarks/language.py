@@ -6,14 +6,13 @@ requests, not tokens.  Seconds are those of the process, so that others on the m
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.engine import Row, show
+from benchmarks.measure import Row, parser_of, show
 
 STEP = {"fixed": "8 ms", "per_sequence": "0.03 ms", "per_prompt_token": "0.03 ms", "per_context_token": "15 ns"}
 CASES: dict[str, tuple[float, str, dict[str, Any]]] = {
@@ -67,9 +66,7 @@ def case(name: str, requests: int, repetitions: int) -> Row:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.language", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
-    options = parser.parse_args(arguments)
+    options = parser_of("language", __doc__).parse_args(arguments)
     for name in CASES:
         show(case(name, *((1_000, 1) if options.quick else (50_000, 3))))
 

@@ -1,12 +1,11 @@
 """How fast requests are served in batches: `python -m benchmarks.serving [--quick] [--only throughput,...]`.
 
-As in `benchmarks.engine` what counts is a ratio inside one run: requests per callback of bare SimPy.  A run goes from
+What counts is a ratio inside one run (`benchmarks.measure`): requests per callback of bare SimPy.  A run goes from
 arrays (arrivals and nothing else that differs between requests) to the table with a row for every request.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import resource
 import statistics
@@ -19,7 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.engine import SEED, Row, bare_callbacks, in_turns, median_ratio, per_second, python, show
+from benchmarks.measure import (
+    SEED,
+    Row,
+    bare_callbacks,
+    chosen,
+    in_turns,
+    median_ratio,
+    parser_of,
+    per_second,
+    print_table,
+    python,
+)  # fmt: skip
 
 UPLOAD, COMPUTE, DOWNLOAD = (0.15e-3, 0.1e-3), (6e-3, 0.5e-3), (0.05e-3, 0.0)
 """Seconds of a batch and of each of its requests."""
@@ -167,22 +177,11 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
-    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join(FIGURES)}")
+    parser = parser_of("serving", __doc__, FIGURES)
     options = parser.parse_args(arguments)
-    chosen = options.only.split(",") if options.only else list(FIGURES)
-    unknown = [name for name in chosen if name not in FIGURES]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(FIGURES)}")
     sizes = QUICK if options.quick else Sizes()
-    show(Row("figure", "measured", "target"))
-    print("-" * 132)
-    for name in chosen:
-        for row in FIGURES[name](sizes):
-            show(row)
-    if options.quick:
-        print("(small sizes: the targets are for the full ones)")
+    figures = {name: partial(figure, sizes) for name, figure in FIGURES.items()}
+    print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 
 if __name__ == "__main__":

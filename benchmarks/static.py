@@ -15,7 +15,6 @@ where a mean is said.  Makespans are the same with the same libraries.  Targets 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import sim
-from benchmarks.engine import ROOT, SEED, Row, in_turns, median_ratio, show
+from benchmarks.measure import ROOT, SEED, Row, chosen, in_turns, median_ratio, parser_of, print_table
 from policies.static.bounds import linear_bound
 from policies.static.dual_approximation import RATIO, as_published, pairs, solve
 from policies.static.graph_bounds import critical_path
@@ -341,30 +340,12 @@ FIGURES: dict[str, Callable[[Sizes, Path], Iterator[Line]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    description, _, rest = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.static", description=description, epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_of("static", __doc__, FIGURES)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="with two-resource task files")
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how good it is")
-    parser.add_argument("--only", metavar="A,B", help=f"some of {','.join(FIGURES)}")
     options = parser.parse_args(arguments)
-    chosen = options.only.split(",") if options.only else list(FIGURES)
-    unknown = [name for name in chosen if name not in FIGURES]
-    if unknown:
-        parser.error(f"no figure {unknown[0]!r}; there are {', '.join(FIGURES)}")
     sizes = QUICK if options.quick else Sizes()
-    show(Row("figure", "measured", "target"))
-    print("-" * 132)
-    for name in chosen:
-        for line in FIGURES[name](sizes, options.folder):
-            if isinstance(line, Row):
-                show(line)
-            else:
-                print(line, flush=True)
-    if options.quick:
-        print("(small sizes: the targets are for the full ones)")
+    figures = {name: partial(figure, sizes, options.folder) for name, figure in FIGURES.items()}
+    print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,20 @@ sweep with two workers need, their start included: what two free cores would giv
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import Row, show
+from benchmarks.measure import Row, chosen, parser_of, print_table
 from sim.experiment.jobs import Case, outcome_of
 from sim.experiment.sweep import sweep
-from sim.scenario.scenario import load
+from sim.scenario.scenario import Scenario, load
 
 
 def scenario(tasks: int) -> dict[str, Any]:
@@ -69,12 +69,7 @@ def overhead(points: int) -> Iterator[Row]:
 
 def scaling(points: int, seconds: float) -> Iterator[Row]:
     """One worker and two: the same sweep, of runs of about `seconds` of processor time each."""
-    tasks = 2_000
-    base = load(scenario(tasks))
-    outcome_of(Case("", base, 0), 0, False, [], False)
-    began = time.process_time()
-    outcome_of(Case("", base, 1), 0, False, [], False)
-    base = load(scenario(round(tasks * seconds / (time.process_time() - began))))
+    base = load(scenario(tasks_for(seconds)))
     seeds = list(range(points))
 
     def swept(workers: int) -> tuple[float, float]:
@@ -95,23 +90,38 @@ def scaling(points: int, seconds: float) -> Iterator[Row]:
     yield Row("the same by wall clock", f"{ratio:.2f} × (they had {had})", ">= 1.8 ×", ratio >= 1.8 if free else None)
 
 
+def tasks_for(seconds: float) -> int:
+    """How many tasks make a run of so many seconds here: from the second guess on, of runs that are as long."""
+    tasks = 2_000
+    for _ in range(4):
+        base = load(scenario(tasks))
+
+        def once(seed: int, base: Scenario = base) -> float:
+            began = time.process_time()
+            outcome_of(Case("", base, seed), 0, False, [], False)
+            return time.process_time() - began
+
+        tasks = round(tasks * seconds / statistics.median(once(seed) for seed in range(3)))
+    return tasks
+
+
 def processor() -> float:
     """Seconds of this process and of those it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
+FIGURES: dict[str, Callable[[bool], Iterator[Row]]] = {
+    "overhead": lambda quick: overhead(20 if quick else 200),
+    "scaling": lambda quick: scaling(*((6, 0.05) if quick else (200, 0.5))),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
-    parser.add_argument("--only", choices=["overhead", "scaling"], help="one of the figures")
-    given = parser.parse_args(arguments)
-    if given.only != "scaling":
-        for row in overhead(20 if given.quick else 200):
-            show(row)
-    if given.only != "overhead":
-        for row in scaling(*((6, 0.05) if given.quick else (200, 0.5))):
-            show(row)
+    parser = parser_of("sweep", __doc__, FIGURES)
+    options = parser.parse_args(arguments)
+    figures = {name: partial(figure, options.quick) for name, figure in FIGURES.items()}
+    print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 
 if __name__ == "__main__":
