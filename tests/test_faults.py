@@ -195,3 +195,76 @@ def test_a_maintenance_names_nodes_by_ranges_and_patterns():
         first = 100 if names == "n*" else 0
         assert found.tasks["start"].min() == first
         assert (found.tasks["start"] < 100).sum() == (0 if names == "n*" else 4)
+
+
+# Checkpoints that take time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("down", "finish", "lost"),
+    [
+        (None, 10 + 3 * 0.5, 0.0),  # at 3, 6 and 9 s of work; none at the end
+        (3.4, 4.4 + 11.5, 3.4),  # while the first is written: all is lost, up again at 4.4
+        (3.5, 12.5, 0.0),  # it is just written
+        (5.0, 12.5 + 1.5, 1.5),  # back to the end of the first
+    ],
+)
+def test_a_checkpoint_takes_time_and_counts_when_it_is_written(tmp_path, down, finish, lost):
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s",
+           "stopping": {"interval": "3 s", "checkpoint": "500 ms"}}  # fmt: skip
+    rows = [] if down is None else [f"{down},n0/g0,down,", f"{down + 1},n0/g0,up,"]
+    result = run([events(tmp_path, rows)] if rows else [], [job])
+    assert result.tasks["finish"][0] == pytest.approx(finish)
+    assert result.launches["lost"].sum() == pytest.approx(lost)
+
+
+def test_a_checkpoint_time_without_an_interval_is_refused():
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 s",
+           "stopping": {"checkpoint": "1 s"}}  # fmt: skip
+    with pytest.raises(ScenarioError, match="interval must say how often"):
+        run([], [job])
+
+
+def expected_time(work: float, interval: float, checkpoint: float, restore: float, mean: float, repair: float) -> float:
+    """Mean time of a job under failures with exponential times between them, which spare a device only while it is
+    repaired: segment by segment, each ended by its checkpoint, but the last by the end of the job."""
+
+    def fails(length: float) -> float:
+        """Probability that an attempt of this length ends with a failure; times `mean`, its mean duration."""
+        return float(1 - np.exp(-length / mean))
+
+    def until_done(again: float, first: float) -> float:
+        """Of one segment: its first attempt takes `first` seconds, each later one `again`."""
+        later = fails(again) * (mean + repair) / (1 - fails(again))
+        return fails(first) * (mean + repair + later)
+
+    count = int(np.ceil(work / interval - 1e-9))
+    lengths = [interval + checkpoint] * (count - 1) + [work - interval * (count - 1)]
+    return sum(until_done(length + (restore if k else 0), length) for k, length in enumerate(lengths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interval", [600, 2000, 9000])
+def test_the_mean_time_with_checkpoints_is_that_of_theory(interval):
+    """Too often, about as often as Young's rule has it (the root of 2 x 240 s x 2 h is 1,859 s), and too seldom."""
+    costs = {"checkpoint": 240.0, "restore": 120.0}
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "10 h",
+           "stopping": {"interval": interval, **costs}}  # fmt: skip
+    job["stopping"] = {key: f"{value} s" for key, value in job["stopping"].items()}
+    fault = {"on": "gpu", "every": {"distribution": "exponential", "mean": "2 h"}, "repair": "10 min"}
+    found = sim.run(scenario([fault], [job]), replications=300).interval("response_mean", confidence=0.99)
+    assert found.low <= expected_time(36_000, interval, **costs, mean=7_200, repair=600) <= found.high
+
+
+def test_the_best_interval_is_about_that_of_young():
+    times = {interval: expected_time(36_000, interval, 240, 120, 7_200, 600) for interval in (600, 900, 2_000, 9_000)}
+    assert min(times, key=times.__getitem__) == 2_000
+
+
+def test_a_checkpoint_longer_than_the_mean_time_between_failures_is_told():
+    fault = {"on": "gpu", "every": {"distribution": "exponential", "mean": "1 h"}, "repair": "1 min"}
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "4 h"}
+    for stopping, told in [({"interval": "70 min"}, True), ({"interval": "50 min"}, False),
+                           ({"interval": "50 min", "checkpoint": "15 min"}, True)]:  # fmt: skip
+        warnings = sim.run(scenario([fault], [job | {"stopping": stopping}], horizon="10 h")).warnings
+        assert any("attempts and more between two checkpoints" in text for text in warnings) is told

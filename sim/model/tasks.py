@@ -16,6 +16,9 @@ import numpy as np
 from sim.model.cluster import WHOLE, Device, DeviceType, Partition
 from sim.model.ragged import Ragged
 
+CLOSE = 1e-9
+"""Intervals by which a time may miss a checkpoint and still end with it."""
+
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
 """Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
 
@@ -149,6 +152,7 @@ class Stopping:
     A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
     fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
+    `checkpoint` seconds of each interval, its last, go into writing; times of tasks contain them (`with_checkpoints`).
     `block`: a kernel can be left only between blocks of so many seconds, where the device drains or flushes
     (`sim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
     """
@@ -159,6 +163,14 @@ class Stopping:
     interval: float = math.inf
     block: float = 0.0
     idempotent: bool = False
+    checkpoint: float = 0.0
+
+    def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
+        """Times to compute, with the time to write checkpoints; none is written at the very end."""
+        if not self.checkpoint:
+            return seconds
+        between = self.interval - self.checkpoint
+        return seconds + self.checkpoint * np.maximum(np.ceil(seconds / between - CLOSE) - 1, 0)
 
 
 class Shape:

@@ -21,8 +21,9 @@ from sim.workload.distributions import Constant, Uniform
 
 EVENTS = ("down", "up", "slow")
 
-HARDLY, NEVER = 5.0, 20.0
-"""Logarithms of the attempts from which on a task is warned of, or refused."""
+SELDOM, HARDLY, NEVER = 1.0, 5.0, 20.0
+"""Logarithms of the attempts from which on a task is warned of where a shorter interval would help, is warned of at
+all, or is refused: at the first of them, a checkpoint is as long as the mean time between failures."""
 
 FOR_EVER = 1e9
 """The same of a task for which no number of attempts is enough."""
@@ -95,8 +96,11 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         return []
     least = np.full(len(tasks), np.inf)
     wanted, between = np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
+    enough = np.full(len(tasks), HARDLY)
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
+        if shape.stopping.interval < math.inf:
+            enough[rows] = SELDOM
         for position, mode in enumerate(shape.modes):
             whole, interval = tasks.time[rows, position] + mode.fixed, shape.stopping.interval
             stretch = np.minimum(whole, interval)
@@ -109,13 +113,14 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
             between[rows[better]] = 1 / rate if rate else math.inf
             least[rows] = np.fmin(least[rows], attempts)
     least[list(tasks.refused)] = 0.0
-    worst = int(np.argmax(least)) if len(least) else 0
-    if not len(least) or least[worst] <= HARDLY:
+    rare = np.flatnonzero(least > enough)
+    if not len(rare):
         return []
-    number = int((least > HARDLY).sum())
-    needs = f"e^{least[worst]:.0f}" if least[worst] < FOR_EVER else "without end"
+    worst = int(rare[np.argmax(least[rare])])
+    many = f"e^{float(enough[rare].min()):g}"
+    needs = f"e^{least[worst]:.1f}" if least[worst] < FOR_EVER else "without end"
     told = (
-        f"{number:,} of {len(tasks):,} tasks need e^{HARDLY:g} attempts and more between two checkpoints, so often do "
+        f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
         f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )

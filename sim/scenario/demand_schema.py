@@ -96,6 +96,8 @@ class Stopping(Model):
     """Bytes of state that are moved to the host and back, 0 unless given."""
     interval: Seconds | None = None
     """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
+    checkpoint: Seconds = 0.0
+    """Time that each of those checkpoints takes, in which nothing is computed; 0 unless given."""
     block: Seconds = 0.0
     """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
     idempotent: Flag = False
@@ -110,6 +112,12 @@ class Stopping(Model):
             raise ValueError("checkpoints need an interval above 0")
         return value
 
+    @model_validator(mode="after")
+    def _written_when(self) -> Stopping:
+        if self.checkpoint and self.interval is None:
+            raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
+        return self
+
 
 def _unit_mean(value: Any) -> Any:
     """An error without a mean has mean 1: estimates right on average."""
@@ -121,6 +129,8 @@ def _unit_mean(value: Any) -> Any:
 class Estimates(Model):
     """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
 
+    known: Literal["time", "mean"] = "time"
+    """What error and factor are on: each task's own time, or only the mean of its class; time unless given."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
     """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
     factor: Positive = 1.0

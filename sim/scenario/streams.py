@@ -116,8 +116,10 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
     given = demand.stopping
     if given is None:
         return NO_STOPPING, True
-    interval = math.inf if given.interval is None else given.interval
-    costs = Stopping(given.save, given.restore, given.state, interval, given.block, given.idempotent)
+    interval = math.inf if given.interval is None else given.interval + given.checkpoint
+    costs = Stopping(
+        given.save, given.restore, given.state, interval, given.block, given.idempotent, given.checkpoint
+    )  # fmt: skip
     return costs, given.preemptible
 
 

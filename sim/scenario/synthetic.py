@@ -141,7 +141,8 @@ def _probe(entry: Entry, name: str, context: Context) -> float:
         served = _served(entry, name, (), context)
         drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
         if drawn.modes:
-            total += weight * float(drawn.time.min(axis=1).mean())
+            times = stopping_of(demand)[0].with_checkpoints(drawn.time)
+            total += weight * float(times.min(axis=1).mean())
             weights += weight
     return total / weights if weights else 0.0
 
@@ -217,10 +218,14 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
     stream = Stream(name, path, arrival, np.empty(n, dtype=np.int32), time)
     for rows, one in drawn:
         stream.shape[rows] = one.shape
-        if one.error is not None:
+        means = one.demand.estimates is not None and one.demand.estimates.known == "mean" and len(one.time) > 0
+        if one.error is not None or means:
             if stream.estimate is None:
                 stream.estimate = time.copy()
-            stream.estimate[rows] *= one.error[:, np.newaxis]
+            if means:
+                stream.estimate[rows, : one.time.shape[1]] = one.time.mean(axis=0)
+            if one.error is not None:
+                stream.estimate[rows] *= one.error[:, np.newaxis]
         fastest = one.time.min(axis=1)
         _fill(stream, "deadline", rows, relative_deadline(one.demand, fastest), np.nan)
         _fill(stream, "patience", rows, one.patience, np.inf)
