@@ -107,6 +107,8 @@ class Backfilling(ListScheduler):
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement=placement)
         self.window = Window(None if depth is None else depth + 1)
+        self._stuck: tuple[Task, int] | None = None
+        """A head behind which nobody can be another, and `View.releases` when it fitted nowhere."""
 
     def ready(self, task: Task) -> None:
         self.window.push(task)
@@ -123,6 +125,9 @@ class Backfilling(ListScheduler):
         window = self.window
         tasks = window.tasks
         heads: list[Task] = []
+        if self._stuck is not None and tasks and self._stuck == (tasks[0], view.releases):
+            return [tasks[0]]
+        self._stuck = None
         closed = position = 0
         while position < len(tasks) and closed != EVERYWHERE:
             task = tasks[position]
@@ -138,6 +143,9 @@ class Backfilling(ListScheduler):
                 heads.append(task)
                 closed |= nodes
             position += 1
+        # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
+        if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:
+            self._stuck = heads[0], view.releases
         return heads
 
 
@@ -270,3 +278,10 @@ class Reserving(Backfilling):
 
 def fits_nowhere(task: Task, view: View) -> bool:
     return not any(view.fits(task.modes[position]) for position in task.modes_by_speed())
+
+
+def demand_fits_nowhere(demand: Demand, view: View) -> bool:
+    """The same of all tasks with a demand."""
+    shape, allowed = demand if isinstance(demand, tuple) else (demand, None)
+    modes = [shape.modes[position] for position in allowed] if allowed else shape.modes
+    return not any(map(view.fits, modes))

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.engine.budgets import Budget
-from sim.engine.capacity import GpuState, host_part
+from sim.engine.holdings import GpuState, host_part
 from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, UPLOAD
 from sim.engine.requests import Sliced
 from sim.errors import InvariantError

@@ -12,8 +12,9 @@ import math
 from bisect import insort
 from collections.abc import Callable
 
-from sim.engine.capacity import Capacity, GpuState
+from sim.engine.capacity import Capacity
 from sim.engine.clock import FINISH, Clock
+from sim.engine.holdings import GpuState
 from sim.engine.launch import COMPUTE, QUEUED, Engines, Launch, ShareGroup, Stages
 from sim.model.cluster import WHOLE, Device, Sharing
 

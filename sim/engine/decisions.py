@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from sim.engine.capacity import available_at
 from sim.engine.clock import FAULT, FINISH, TIMER, Timer
 from sim.engine.complaints import state_of
+from sim.engine.holdings import available_at
 from sim.engine.launch import Launch, Terms
 from sim.engine.requests import Sliced
 from sim.engine.state import State
@@ -326,7 +326,8 @@ class Decisions(State):
         if not until > self.clock._now:
             raise self.illegal(f"waits until t = {until:g} s, which is not later than now")
         here = self.running or self.waiting or self.deferred or self.requests_left or self.iterating
-        if here or self.sources.to_come:
+        # A run with a horizon lasts until then, and devices take power: whoever puts them to sleep is heard as well.
+        if here or self.sources.to_come or self.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)
 
     def _await_requests(self, arrivals: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sim.engine.capacity import GpuState
 from sim.engine.clock import FAULT, Timer
+from sim.engine.holdings import GpuState
 from sim.engine.launch import RESTORE
 from sim.model.cluster import Device
 from sim.model.record import FAILED

@@ -156,7 +156,12 @@ class Endings(State):
             self._look_whether_drained()
 
     def _look_whether_drained(self) -> None:
-        """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run."""
+        """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run.
+
+        One with a horizon lasts until then: devices still idle, sleep, fail and take power.
+        """
+        if self.input.horizon < math.inf:
+            return
         here = self.running or self.waiting or self.deferred or self.requests_left or self.iterating
         if not (here or self.sources.to_come):
             self.clock.end = math.nextafter(self.clock._now, math.inf)

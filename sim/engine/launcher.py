@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from sim.engine.capacity import Capacity, GpuState, available_at
+from sim.engine.capacity import Capacity
 from sim.engine.clock import FINISH, Clock, Timer
 from sim.engine.compute import Compute
+from sim.engine.holdings import GpuState, available_at
 from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, RESTORE, History, Launch, Stages
 from sim.engine.links import Links
 from sim.engine.places import Places, host

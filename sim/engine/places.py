@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sim.engine.capacity import Capacity, GpuState
+from sim.engine.capacity import Capacity
+from sim.engine.holdings import GpuState
 from sim.engine.links import Links, Pipe
 from sim.model.cluster import Cluster, Device
 from sim.model.tasks import Item, Task, Tasks

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sim.engine.budgets import Budget
-from sim.engine.capacity import NodeState, Tally, host_part
+from sim.engine.ends import Ends
+from sim.engine.holdings import NodeState
 from sim.engine.launch import Launch
-from sim.model.cluster import Device, Partition
+from sim.engine.sketches import Tally, occupy, on_sketch, release, sketch_of
+from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
@@ -20,8 +18,24 @@ if TYPE_CHECKING:
     from sim.engine.view import EngineView
 
 
-MANY = 64
-"""Launches noted on a node from which on those that are over are looked for with every new one."""
+MOST_KEPT = 64
+
+
+class Shadows:
+    """Those that were found, until they no longer hold."""
+
+    def __init__(self, view: EngineView):
+        self.view = view
+        self._kept: dict[tuple[int, Mode | None], EarliestFit] = {}
+
+    def of(self, task: Task, mode: Mode | None) -> EarliestFit:
+        key = task.index, mode
+        shadow = self._kept.get(key)
+        if shadow is None or not shadow.holds():
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            shadow = self._kept[key] = EarliestFit(self.view, task, mode)
+        return shadow
 
 
 class EarliestFit:
@@ -46,29 +60,52 @@ class EarliestFit:
         self._at: tuple[int, Mode, Ends] | None = None
         """The node and mode, if they were found from the nodes' own times."""
         self._tally: Tally | None = None
-        """That node at the shadow time, as long as counting is enough."""
+        """That node at the shadow time, as long as counting is enough, once what is `_due` there is given back."""
+        self._due: list[tuple[float, int, Launch]] = []
+        """What will have ended there by then; most shadows are never asked about their node."""
         self._accepted: list[Placement] = []
         """What was found to survive there by counting."""
         self._known = view._simulation.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
+        self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
+        self._stamp = 0, 0, 0
         self._find()
+
+    def holds(self) -> bool:
+        """Would it be found again as it is?  True only of one that was found from the nodes' own times, is still to
+        come, and on whose node nothing has changed.  Then whoever started elsewhere made no node have room earlier."""
+        if self._at is None or self._tally is None or self._accepted or self._sketches:
+            return False
+        node, _, ends = self._at
+        if self.time <= self.view.now or not self.view.steady or not ends.known():
+            return False
+        task = self.task
+        if self.mode is None and len(self._modes) > 1:
+            modes = [task.shape.modes[p] for p in task.modes_by_speed()]
+            if modes != self._modes:
+                return False
+        if not ends.unchanged(node, self._stamp):
+            return False
+        self._stamp = ends.stamp()
+        return True
 
     def _find(self) -> None:
         now_fitting = self.view.fit(self.task) if self.mode is None else self.view.first(self.mode)
         if now_fitting is not None:
             self.time, self._placement = self.view.now, now_fitting
             return
-        modes = [self.mode] if self.mode else [self.task.shape.modes[p] for p in self.task.modes_by_speed()]
-        if any(mode.limited for mode in modes):
-            self._find_limited(modes)
-            return
-        if self.view.steady and all(map(self._capacity.countable, modes)):
-            ends = self.view.ends
-            if ends.known():
-                self._earliest(ends, modes)
+        modes = self._modes
+        counted = steady = self.view.steady
+        for mode in modes:
+            if mode.limited:
+                self._find_limited(modes)
                 return
-        if self.view.steady and all(mode.span_any for mode in modes) and all(map(self.view.pool.counts, modes)):
+            counted = counted and self._capacity.countable(mode)
+        if counted and self.view.ends.known():
+            self._earliest(self.view.ends, modes)
+            return
+        if steady and all(mode.span_any for mode in modes) and all(map(self.view.pool.counts, modes)):
             self._earliest_anywhere(modes)
             return
         self._walk(modes)
@@ -86,7 +123,7 @@ class EarliestFit:
                 return
             nodes = list(dict.fromkeys(device.node for device in launch.placement.devices))
             for number in nodes:
-                self._capacity.release(self._sketch(number), launch.placement, launch)
+                release(self._sketch(number), launch.placement, launch)
             if self._placement is None:  # else what ends at the same time is only given back
                 self._placement = self._on_sketches(modes, nodes)
                 self.time = end if self._placement is not None else math.inf
@@ -95,7 +132,7 @@ class EarliestFit:
         """Where a mode fits, now that something ended on these nodes."""
         for number in nodes:
             for mode in modes:
-                found = self._capacity.on_sketch(self._sketches[number], mode)
+                found = on_sketch(self._sketches[number], mode)
                 if found is not None:
                     return found
         for mode in modes:
@@ -118,8 +155,11 @@ class EarliestFit:
     @property
     def placement(self) -> Placement | None:
         """Where it would start; None if it never will."""
-        if self._placement is None and self.anywhere and self.time < math.inf and self.mode is not None:
-            self._walk([self.mode])
+        if self._placement is None:
+            if self._tally is not None:
+                self._place_counted(self._tally)
+            elif self.anywhere and self.time < math.inf and self.mode is not None:
+                self._walk([self.mode])
         return self._placement
 
     def _find_limited(self, modes: list[Mode]) -> None:
@@ -136,7 +176,7 @@ class EarliestFit:
             if placement.mode.partition in self._budgets:
                 self._budgets[placement.mode.partition].give(placement.mode, placement.devices)
             for number in dict.fromkeys(device.node for device in placement.devices):
-                capacity.release(self._sketch(number), placement, launch)
+                release(self._sketch(number), placement, launch)
             for mode in modes:
                 found = self._with_room(mode)
                 if found is not None:
@@ -155,7 +195,7 @@ class EarliestFit:
             room = budget.narrowed(mode, room)
         for number in capacity.nodes_in(room):
             node = self._sketches.get(number) or capacity.nodes[number]
-            found = capacity.on_sketch(node, mode)
+            found = on_sketch(node, mode)
             if found is not None:
                 return found
         if not mode.span_any:
@@ -171,29 +211,43 @@ class EarliestFit:
                 self._at = number, mode, ends
         if self.time < math.inf:
             assert self._at is not None
-            number, mode, _ = self._at
-            self._tally = ends.tally(number, self.time)
-            self._placement = self._tally.place(mode, self._capacity.types[mode.type])
+            number = self._at[0]
+            self._tally = Tally(self._capacity.nodes[number])
+            self._due = ends.due(number, self.time)
+            self._stamp = ends.stamp()
+
+    def _give_back(self, tally: Tally) -> None:
+        """Bring the node to the shadow time."""
+        for _, _, launch in self._due:
+            tally.release(launch.placement)
+        self._due = []
+
+    def _place_counted(self, tally: Tally) -> None:
+        """On the devices that will be free on its node."""
+        assert self._at is not None
+        self._give_back(tally)
+        mode = self._at[1]
+        self._placement = tally.place(mode, self._capacity.types[mode.type])
 
     def _sketch(self, number: int) -> NodeState:
         """The node as it will be at the shadow time, as far as is known."""
         if number not in self._sketches and self._at is not None:
-            sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             for end, _, running in self._at[2].launches(number):
                 if max(self.view.now, end) <= self.time:
-                    self._capacity.release(sketch, running.placement, running)
+                    release(sketch, running.placement, running)
             for placement in self._accepted:
                 if placement.devices[0].node == number:
-                    _occupy(sketch, placement.mode, list(placement.devices))
+                    occupy(sketch, placement.mode, list(placement.devices))
         elif number not in self._sketches:
-            sketch = self._sketches[number] = self._capacity.sketch(self._capacity.nodes[number])
+            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
             for launch in reversed(self.view._simulation.running.values()):
                 if launch.number <= self._known:
                     break
                 here = any(device.node == number for device in launch.placement.devices)
                 if here and self.view.expected_finish(launch.task) <= self.time:
-                    self._capacity.release(sketch, launch.placement, launch)
+                    release(sketch, launch.placement, launch)
         return self._sketches[number]
 
     def survives(self, task: Task, placement: Placement) -> bool:
@@ -232,20 +286,25 @@ class EarliestFit:
 
     def _spares(self, placement: Placement) -> bool:
         """Does a launch that lasts beyond the shadow leave it the devices it needs?"""
+        tally = self._tally
+        if tally is not None:
+            assert self._at is not None
+            if not placement.mode.span_any and placement.devices[0].node != self._at[0]:
+                return True
+            if self._capacity.countable(placement.mode):
+                return self._survives_counted(placement, tally, self._at[1])
         assert self.placement is not None
         mine = {device.node for device in self.placement.devices}
         theirs = {device.node for device in placement.devices}
         if not mine & theirs:
             return True
-        if self._tally is not None and self._capacity.countable(placement.mode):
-            return self._survives_counted(placement, self._tally, self.placement.mode)
-        sketches = {number: self._capacity.sketch(self._sketch(number)) for number in sorted(mine | theirs)}
+        sketches = {number: sketch_of(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             here = [device for device in placement.devices if device.node == number]
             if here:
-                _occupy(sketch, placement.mode, here)
+                occupy(sketch, placement.mode, here)
         mode = self.placement.mode
-        again = self._capacity.on_sketch(sketches[next(iter(mine))], mode) if len(mine) == 1 else None
+        again = on_sketch(sketches[next(iter(mine))], mode) if len(mine) == 1 else None
         if again is None and mode.span_any:
             everywhere = [sketches.get(node.index) or self._sketch(node.index) for node in self._capacity.nodes]
             again = self._capacity._across(mode, everywhere)
@@ -258,143 +317,13 @@ class EarliestFit:
 
     def _survives_counted(self, placement: Placement, tally: Tally, mode: Mode) -> bool:
         """As `survives`, on the one node where the task is to start."""
+        self._give_back(tally)
         kind = self._capacity.types[mode.type]
         before = list(tally.open), tally.cpu_free, tally.mem_free
         tally.occupy(placement)
         if not tally.fits(mode, kind):
             tally.open, tally.cpu_free, tally.mem_free = before
             return False
-        self._placement = tally.place(mode, kind)
+        self._placement = None  # on what is left, once somebody asks
         self._accepted.append(placement)
         return True
-
-
-def _occupy(sketch: NodeState, mode: Mode, devices: list[Device]) -> None:
-    """Take on a sketch what a launch of the mode would hold on these devices of the node."""
-    cpus, memory = host_part(mode, len(devices))
-    sketch.cpu_free -= cpus
-    sketch.mem_free -= memory
-    for device in devices:
-        if mode.gpus:
-            gpu = sketch.gpus[device.local]
-            gpu.free -= mode.share
-            gpu.room -= mode.gpu_memory
-
-
-def _only_gpus(node: NodeState, mode: Mode) -> bool:
-    """Is there nothing that a mode lacks on a node but accelerators?"""
-    if mode.cpus > node.cpu_free or mode.memory > node.mem_free:
-        return False
-    return mode.nodes is None or bool(mode.nodes & node.bit)
-
-
-class Ends:
-    """When each node will have room for a mode, as far as estimates tell, kept from the first question on.
-
-    For runs in which every launch computes steadily from its start: its end by estimate does not move then, so only
-    nodes on which something started or ended are looked at again.
-    Cost: O(what started and ended since the last question) and a minimum over the nodes.
-    """
-
-    def __init__(self, view: EngineView):
-        self.view = view
-        self.capacity = view._capacity
-        self.capacity.noting = True
-        self.running = view._simulation.running
-        nodes = len(self.capacity.nodes)
-        self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in range(nodes)]
-        """By node: (end, number, launch) of what runs there, and of some that are over."""
-        self.times: dict[Mode, np.ndarray] = {}
-        """By mode: by node the time at which it would fit there."""
-        self.behind: dict[Mode, dict[int, None]] = {}
-        """By mode: nodes that changed since its times were reckoned."""
-        self._last = 0
-        self._generation = -1
-        self._position = 0
-        self._countable = True
-
-    def known(self) -> bool:
-        """Take note of what has happened; False if something runs whose room cannot be counted."""
-        capacity = self.capacity
-        fresh = []
-        for launch in reversed(self.running.values()):
-            if launch.number <= self._last:
-                break
-            fresh.append(launch)
-        self._last = self.view._simulation.last_launch
-        for launch in reversed(fresh):
-            if len(launch.tasks) > 1 or not capacity.countable(launch.placement.mode):
-                self._countable = False
-                break
-            end = self.view.expected_finish(launch.task)
-            number = launch.placement.devices[0].node
-            insort(self.on[number], (end, launch.number, launch))
-            if len(self.on[number]) > MANY:
-                self.launches(number)
-        if not self._countable:
-            return False
-        log = capacity.log
-        changed: Iterable[int]
-        if self._generation != capacity.log_generation:
-            changed = range(len(capacity.nodes))
-        else:
-            changed = log[self._position :]
-        self._generation, self._position = capacity.log_generation, len(log)
-        for behind in self.behind.values():
-            behind.update(dict.fromkeys(changed))
-        return True
-
-    def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """What runs on a node, by end."""
-        here, running = self.on[number], self.running
-        if any(entry[1] not in running for entry in here):
-            here = self.on[number] = [entry for entry in here if entry[1] in running]
-        return here
-
-    def earliest(self, mode: Mode) -> tuple[float, int]:
-        """The first time at which a mode fits somewhere, and the first such node."""
-        times = self.times.get(mode)
-        if times is None:
-            nodes = len(self.capacity.nodes)
-            times = self.times[mode] = np.full(nodes, math.inf)
-            self.behind[mode] = dict.fromkeys(range(nodes))
-        behind = self.behind[mode]
-        for number in behind:
-            times[number] = self._time(number, mode)
-        behind.clear()
-        number = int(times.argmin())
-        return float(times[number]), number
-
-    def _time(self, number: int, mode: Mode) -> float:
-        """When a mode will fit on a node; -inf if it does now, inf if it never will."""
-        node, kind = self.capacity.nodes[number], self.capacity.types[mode.type]
-        if mode.gpus and self.capacity.undisturbed and _only_gpus(node, mode):
-            # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
-            missing = mode.gpus - node.open[kind].bit_count()
-            if missing <= 0:
-                return -math.inf
-            gpus = node.gpus
-            for end, _, launch in self.launches(number):
-                held = launch.placement
-                if held.mode.gpus and gpus[held.devices[0].local].kind == kind:
-                    missing -= held.mode.gpus
-                    if missing <= 0:
-                        return end
-            return math.inf
-        tally = Tally(node)
-        if tally.fits(mode, kind):
-            return -math.inf
-        for end, _, launch in self.launches(number):
-            tally.release(launch.placement)
-            if tally.fits(mode, kind):
-                return end
-        return math.inf
-
-    def tally(self, number: int, time: float) -> Tally:
-        """A node as it will be at a time."""
-        tally = Tally(self.capacity.nodes[number])
-        for end, _, launch in self.launches(number):
-            if end > time:
-                break
-            tally.release(launch.placement)
-        return tally

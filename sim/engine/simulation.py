@@ -266,7 +266,7 @@ class Simulation(Arrivals, Decisions, Endings):
     def _woken(self, _: Timer) -> None:
         """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
         self.clock.round_due = True
-        if self.running or self.sources.to_come or self.iterating:
+        if self.running or self.sources.to_come or self.iterating or not self.waiting:
             self._idle_wakes = 0
             return
         self._idle_wakes += 1

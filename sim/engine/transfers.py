@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from sim.engine.capacity import Capacity, GpuState
+from sim.engine.capacity import Capacity
 from sim.engine.clock import Clock
+from sim.engine.holdings import GpuState
 from sim.engine.launch import UPLOAD, Launch, Terms
 from sim.engine.links import Links
 from sim.engine.places import Places, Way, host
@@ -47,8 +48,10 @@ class Transfers:
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
         """Why the items of these tasks find no room there once `private` bytes more are held; None if they do."""
+        if placement.mode.on_cpu:
+            return None
         items = items_of(tasks)
-        if not items or placement.mode.on_cpu:
+        if not items:
             return None
         for device in placement.devices:
             state = self.capacity.of[device.index]

@@ -8,13 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim.engine.backlog import Backlog
-from sim.engine.capacity import GpuState, NodeState, Tally, available_at
+from sim.engine.ends import Ends
+from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
 from sim.engine.pipeline import BatchLaunch
 from sim.engine.pool import PoolEnds
-from sim.engine.shadow import EarliestFit, Ends
+from sim.engine.shadow import EarliestFit, Shadows
+from sim.engine.sketches import Tally, on_sketch, release, sketch_of
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
@@ -76,6 +78,7 @@ class EngineView:
         self._with_items = bool(simulation.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
+        self._shadows = Shadows(self)
 
     @property
     def now(self) -> float:
@@ -540,7 +543,7 @@ class EngineView:
     # What if? -------------------------------------------------------------------------------------------------
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
-        return EarliestFit(self, task, mode)
+        return self._shadows.of(task, mode)
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         capacity = self._capacity
@@ -575,23 +578,23 @@ class EngineView:
                 continue
             for number in dict.fromkeys(device.node for device in launch.placement.devices):
                 if number not in sketches:
-                    sketches[number] = capacity.sketch(capacity.nodes[number])
+                    sketches[number] = sketch_of(capacity.nodes[number])
                     stopped[number] = []
                 if launch in (other._launch for other in stopped[number]):
                     continue
-                capacity.release(sketches[number], launch.placement, launch)
+                release(sketches[number], launch.placement, launch)
                 stopped[number].append(victim)
                 for mode in modes:
-                    placement = capacity.on_sketch(sketches[number], mode)
+                    placement = on_sketch(sketches[number], mode)
                     if placement is not None:
                         return self._sparing(number, mode, stopped[number])
         return None
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
         """A node as it would be without these tasks."""
-        sketch = self._capacity.sketch(self._capacity.nodes[number])
+        sketch = sketch_of(self._capacity.nodes[number])
         for victim in victims:
-            self._capacity.release(sketch, victim._launch.placement, victim._launch)
+            release(sketch, victim._launch.placement, victim._launch)
         return sketch
 
     def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
@@ -612,7 +615,7 @@ class EngineView:
     def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
         """The mode on a node once those of the victims have stopped that really must."""
         needed = self._needed(number, mode, victims)
-        placement = self._capacity.on_sketch(self._released(number, needed), mode)
+        placement = on_sketch(self._released(number, needed), mode)
         assert placement is not None
         return placement, needed
 
@@ -621,10 +624,10 @@ class EngineView:
         capacity = self._capacity
         needed = list(victims)
         for spared in victims[:-1]:
-            sketch = capacity.sketch(capacity.nodes[number])
+            sketch = sketch_of(capacity.nodes[number])
             for victim in needed:
                 if victim is not spared:
-                    capacity.release(sketch, victim._launch.placement, victim._launch)
-            if capacity.fits_on(sketch, mode):
+                    release(sketch, victim._launch.placement, victim._launch)
+            if sketch.fits(mode):
                 needed.remove(spared)
         return needed
