@@ -6,7 +6,8 @@ made least.  The time on an equal share counts the shares that the job would hav
 Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient GPU
 Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
 Weakness: who is far behind takes nearly everything, and estimates of the time left are believed.
-Cost: some five linear programs a round.
+Cost: some five linear programs a round, in which hardly any two jobs are alike; with pairs (`side_by_side`) 0.2 s each
+for 128 jobs of 26 classes on three types.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ import numpy as np
 
 from policies.dynamic.fractions import Offers, equal_share, least_worst_ratio
 from policies.dynamic.max_min_fairness import Levels
-from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.rounds import Job, RoundLength, Rule
+from policies.dynamic.side_by_side import SideBySideScheduler, Threshold
 from sim.policy import View
 
 
-class FinishTimeFairness(RoundScheduler):
+class FinishTimeFairness(SideBySideScheduler):
     """Least greatest finish-time ratio.
 
     levels: programs of water filling once the worst ratio is known; 1: none.
+    pairs, threshold: as of `max_min_fairness`.
     """
 
     moving = True
 
-    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1):
-        super().__init__(round_length, rule)
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1, pairs: bool = False,
+        threshold: Threshold = 1.0,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, pairs, threshold)
         self.levels = levels
 
     def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:

@@ -6,21 +6,22 @@ job is the sum of its fractions over the times that the whole job would take in 
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), whose policies all are programs of this form.
 Weakness: devices of a type are one pool here; that a gang has to fit on one node, and that GPU modes hold cores and
-memory of their hosts, is left to whoever realises the fractions.  Pairs of jobs on one GPU are left out.
+memory of their hosts, is left to whoever realises the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
+Two jobs on the same devices are two offers, each beside the other's label; `policies.dynamic.ties` binds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import csr_array, hstack, vstack
+from scipy.sparse import csr_array, diags_array, hstack, vstack
+
+from policies.dynamic.ties import Ties, ties
 
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
@@ -32,7 +33,11 @@ MOST_STEPS = 30
 @dataclass(frozen=True)
 class Offers:
     """All ways to run: entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]`
-    and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job."""
+    and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
+
+    Where pairs count, `own[v]` is the label of the job in this mode and `beside[v]` that of its partner, -1: it runs
+    alone.  Beside a partner its time is that of the job in the pair, and its width half of the devices.
+    """
 
     job: np.ndarray
     kind: np.ndarray
@@ -40,6 +45,8 @@ class Offers:
     time: np.ndarray
     capacity: np.ndarray
     weight: np.ndarray
+    own: np.ndarray | None = None
+    beside: np.ndarray | None = None
 
     @property
     def jobs(self) -> int:
@@ -58,6 +65,8 @@ class Offers:
         """Progress of each job alone in its fastest mode that has devices."""
         best = np.zeros(self.jobs)
         there = self.capacity[self.kind] >= self.width
+        if self.beside is not None:
+            there &= self.beside < 0
         np.maximum.at(best, self.job[there], self.rate[there])
         return best
 
@@ -66,8 +75,14 @@ def equal_share(offers: Offers) -> np.ndarray:
     """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
-    one type share that type's part.
+    one type share that type's part.  Nobody is beside another.
     """
+    if offers.beside is not None:
+        alone = offers.beside < 0
+        job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
+        shares = np.zeros(len(alone))
+        shares[alone] = equal_share(Offers(job, kind, width, time, offers.capacity, offers.weight))
+        return shares
     part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
     same = np.zeros((offers.jobs, len(offers.capacity)))
     np.add.at(same, (offers.job, offers.kind), 1.0)
@@ -116,6 +131,7 @@ def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     Where the least are too much together, the sum of what is missing (in parts of each) is minimised first.
     """
     time, room = _limits(offers.job, offers.jobs, offers.kind, offers.width, offers.capacity)
+    bound = ties(offers.own, offers.beside, offers.job, np.ones(offers.jobs))
     needy = np.flatnonzero(least > 0)
     if len(needy):
         number = np.full(offers.jobs, -1)
@@ -128,13 +144,13 @@ def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
         empty = csr_array((len(limits), len(needy)))
         matrix = vstack([hstack([vstack([time[0], room[0]]), empty]), hstack([-rows, -missing])])
         cost = np.concatenate([np.zeros(len(offers.job)), np.ones(len(needy))])
-        first = _solve(cost, matrix, np.concatenate([limits, -np.ones(len(needy))]))
-        reached = rows @ first.x[: len(offers.job)]
+        first, _ = _solve(cost, matrix, np.concatenate([limits, -np.ones(len(needy))]), bound)
+        reached = rows @ first[: len(offers.job)]
         promised = np.minimum(reached, 1.0) * (1 - SLACK)
-        found = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]))
+        found, _ = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]), bound)
     else:
-        found = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]))
-    return np.clip(found.x, 0.0, 1.0)
+        found, _ = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]), bound)
+    return np.clip(found, 0.0, 1.0)
 
 
 def best_ratio(offers: Offers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -200,17 +216,19 @@ class _Groups:
     capacity: np.ndarray
     column: np.ndarray
     """By offer; -1 for jobs that are left out."""
+    ties: Ties | None
 
     @staticmethod
     def of(offers: Offers, base: np.ndarray) -> _Groups:
         served = np.flatnonzero(base[offers.job] > 0)
         gain = np.zeros(len(offers.job))
         gain[served] = offers.rate[served] / base[offers.job[served]]
-        keys: dict[tuple[tuple[int, float, float], ...], int] = {}
+        keys: dict[tuple, int] = {}
         entries: dict[int, list[int]] = {}
         for offer in served.tolist():
             entries.setdefault(int(offers.job[offer]), []).append(offer)
         kinds, widths = offers.kind.tolist(), offers.width.tolist()
+        mates = _mates(offers)
         rounded = [float(f"{value:.10g}") for value in gain.tolist()]
         column = np.full(len(offers.job), -1)
         first: list[int] = []
@@ -218,7 +236,7 @@ class _Groups:
         count: list[int] = []
         group: list[int] = []
         for mine in entries.values():
-            key = tuple((kinds[offer], widths[offer], rounded[offer]) for offer in mine)
+            key = tuple((kinds[offer], widths[offer], rounded[offer], mates[offer]) for offer in mine)
             number = keys.setdefault(key, len(keys))
             if number == len(count):
                 count.append(0)
@@ -228,9 +246,11 @@ class _Groups:
             count[number] += 1
             column[mine] = np.arange(begin[number], begin[number] + len(mine))
         chosen = np.array(first, dtype=int)
+        sizes, groups = np.array(count, dtype=float), np.array(group, dtype=int)
+        own, beside = (None if some is None else some[chosen] for some in (offers.own, offers.beside))
         return _Groups(
-            len(count), np.array(count, dtype=float), np.array(group, dtype=int), offers.kind[chosen],
-            offers.width[chosen], gain[chosen], offers.capacity, column,
+            len(count), sizes, groups, offers.kind[chosen], offers.width[chosen], gain[chosen], offers.capacity, column,
+            ties(own, beside, groups, sizes),
         )  # fmt: skip
 
     @cached_property
@@ -251,18 +271,14 @@ class _Groups:
         asked = np.where(fixed, -floor * (1 - SLACK), 0.0)
         cost = np.zeros(len(self.group) + 1)
         cost[-1] = -1.0
-        found = _solve(cost, whole, np.concatenate([limits, asked]), free_last=True)
-        return float(found.x[-1]), found.x[:-1], np.where(fixed, 0.0, -found.ineqlin.marginals[len(limits) :])
+        found, prices = _solve(cost, whole, np.concatenate([limits, asked]), self.ties, free_last=True)
+        return float(found[-1]), found[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
         """Fractions with the greatest sum of progress / base, nobody below its floor."""
         matrix, limits = self.limits
-        found = _solve(
-            -self.gain * self.count[self.group],
-            vstack([matrix, -self.gains]),
-            np.concatenate([limits, -floor * (1 - SLACK)]),
-        )
-        return np.asarray(found.x)
+        rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
+        return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
 
     def by_offer(self, fraction: np.ndarray, size: int) -> np.ndarray:
         found = np.zeros(size)
@@ -281,11 +297,38 @@ def _limits(
     return (time, np.ones(jobs)), (room, np.asarray(capacity, dtype=float))
 
 
-def _solve(cost: np.ndarray, matrix: csr_array, limits: np.ndarray, free_last: bool = False) -> Any:
-    bounds: Sequence[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
+def _mates(offers: Offers) -> list[tuple[int, int]]:
+    """By offer, its own label and that of the partner."""
+    if offers.own is None or offers.beside is None:
+        return [(-1, -1)] * len(offers.job)
+    return list(zip(offers.own.tolist(), offers.beside.tolist(), strict=True))
+
+
+def _solve(
+    cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: Ties | None, free_last: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least cost, and what relaxing each limit would save.
+
+    The first columns are the fractions, which `bound` ties to each other; the last one may be of any sign.
+    """
+    bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
     if free_last:
-        bounds = [*bounds[:-1], (None, None)]
-    found = linprog(cost, A_ub=csr_array(matrix), b_ub=limits, bounds=bounds, method="highs")
+        bounds[-1] = (None, None)
+    count, rows = len(cost), len(limits)
+    equal = zeros = None
+    if bound is not None:
+        cost, matrix, limits, equal, zeros = bound.add_to(cost, matrix, limits)
+        bounds += [(0.0, None)] * (len(cost) - count)
+    matrix = csr_array(matrix)
+    least = partial(linprog, A_eq=equal, b_eq=zeros, bounds=bounds, method="highs")
+    found = least(cost, A_ub=matrix, b_ub=limits)
+    scale = np.ones(len(limits))
+    if found.x is None:
+        # Times of nanoseconds beside hours: HiGHS gives up where entries differ so much and rows are not scaled.
+        greatest, dearest = abs(matrix).max(axis=1).toarray().ravel(), float(np.abs(cost).max()) or 1.0
+        scale = np.where(greatest > 0, greatest, 1.0)
+        found = least(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
+        scale /= dearest
     if found.x is None:
         raise ArithmeticError(f"the program over time fractions was not solved: {found.message}")
-    return found
+    return found.x[:count], (-found.ineqlin.marginals / scale)[:rows]

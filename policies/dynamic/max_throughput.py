@@ -4,7 +4,7 @@ Decides which part of the time each job runs on which type of device; `rounds` r
 against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of
 progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than it
 brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for all of
-them.
+them.  With `pairs` a job may also be beside another on its devices (`side_by_side`), and each pays for half of them.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
 Weakness: jobs that bring little wait as long as others come; without deadlines nobody is promised anything.
@@ -22,7 +22,8 @@ from pydantic import Field
 
 from policies.dynamic.fractions import Offers, best_ratio, max_sum
 from policies.dynamic.prices import check_costs, prices
-from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.rounds import Job, RoundLength, Rule
+from policies.dynamic.side_by_side import SideBySideScheduler, Threshold
 from sim.errors import Problem, ScenarioError
 from sim.policy import PlanProblem, View
 
@@ -30,21 +31,24 @@ Price = Annotated[float, Field(gt=0)]
 Costs = Literal["prices"] | dict[str, Price]
 
 
-class MaxThroughput(RoundScheduler):
+class MaxThroughput(SideBySideScheduler):
     """Greatest sum of progress, or of progress per cost.
 
     costs: `prices` takes those of the cluster; or by name of type, of a device for an hour or any other time, where the
         cluster has none.  Types that nobody prices cost 1.
+    pairs, threshold: as of `max_min_fairness`.
     """
 
     def __init__(
-        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None
-    ):
-        super().__init__(round_length, rule)
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None, pairs: bool = False,
+        threshold: Threshold = 1.0,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, pairs, threshold)
         self.costs = costs
         self.spare = costs is None
 
     def check(self, problem: PlanProblem) -> None:
+        super().check(problem)
         if self.costs != "prices":
             check_costs(self.costs or {}, problem.cluster)
         elif not problem.cluster.priced:

@@ -3,11 +3,11 @@
 Decides which part of the time each job runs on which type of device; `rounds` realises it.  With fractions that stay,
 the job with the most left against its progress ends last, so the least ratio of progress to what is left is made
 greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all preemptive
-schedules of the jobs there, if devices of a type are one pool.
+schedules of the jobs there, if devices of a type are one pool; with `pairs` (see `side_by_side`) it is a lower bound.
 Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming (1978),
 whose program this is; as a policy in Gavel (Narayanan et al., OSDI 2020).
 Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
-Cost: one linear program a round.
+Cost: two linear programs a round, with pairs as of `finish_time_fairness`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from __future__ import annotations
 import numpy as np
 
 from policies.dynamic.fractions import Offers, max_min
-from policies.dynamic.rounds import Job, RoundScheduler
+from policies.dynamic.rounds import Job
+from policies.dynamic.side_by_side import SideBySideScheduler
 from sim.policy import View
 
 
-class MinMakespan(RoundScheduler):
-    """Least time until all jobs there now have ended."""
+class MinMakespan(SideBySideScheduler):
+    """Least time until all jobs there now have ended.
+
+    pairs, threshold: as of `max_min_fairness`.
+    """
 
     moving = True
 

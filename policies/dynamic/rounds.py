@@ -48,9 +48,9 @@ TURN = 0.5
 
 
 class Job:
-    """What a policy keeps of a job, by the position of its modes."""
+    """What a policy keeps of a job, by the ways in which it may run: its modes, by position."""
 
-    __slots__ = ("task", "target", "due", "received", "mode", "since", "attained", "share", "alone")
+    __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
 
     def __init__(self, task: Task):
         self.task = task
@@ -63,6 +63,8 @@ class Job:
         """Seconds for which it ran."""
         self.mode = -1
         """Position of the mode in which it runs; -1 while it waits."""
+        self.way = -1
+        """The way that this is."""
         self.since = 0.0
         self.attained = 0.0
         """Device-seconds it had received when it started."""
@@ -117,12 +119,16 @@ class RoundScheduler(Scheduler):
         """The fraction of the time for each offer."""
         raise NotImplementedError
 
+    def job_of(self, task: Task) -> Job:
+        """What is kept of a task."""
+        return Job(task)
+
     # Hooks ------------------------------------------------------------------------------------------------------
 
     def ready(self, task: Task) -> None:
         job = self.jobs.get(task.index)
         if job is None:
-            self.jobs[task.index] = Job(task)
+            self.jobs[task.index] = self.job_of(task)
             self._stale = True
         else:  # it was stopped, by this policy or because a device failed
             job.mode = -1
@@ -166,22 +172,22 @@ class RoundScheduler(Scheduler):
                 job.due[position] += target * seconds
             job.alone += job.share * seconds
             if job.mode >= 0:
-                job.received[job.mode] += now - max(self._counted, job.since)
+                job.received[job.way] += now - max(self._counted, job.since)
         self._counted = now
 
     def _set_targets(self, view: View) -> None:
         jobs = list(self.jobs.values())
-        offers, positions = self.offers(jobs, view.cluster)
+        offers, ways = self.offers(jobs, view.cluster)
         fraction = self.fractions(offers, jobs, view)
         for job, share in zip(jobs, offers.progress(equal_share(offers)).tolist(), strict=True):
             job.target = [0.0] * len(job.target)
             job.share = share
-        for number, position, part in zip(offers.job.tolist(), positions, fraction.tolist(), strict=True):
-            jobs[number].target[position] = part if part > NOTHING else 0.0
+        for number, way, part in zip(offers.job.tolist(), ways, fraction.tolist(), strict=True):
+            jobs[number].target[way] = part if part > NOTHING else 0.0
         self._stale = False
 
     def offers(self, jobs: list[Job], cluster: Cluster) -> tuple[Offers, list[int]]:
-        """All ways in which these jobs may run on what is up, and the positions of the modes."""
+        """All ways in which these jobs may run on what is up, and their numbers: the positions of the modes."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -214,10 +220,10 @@ class RoundScheduler(Scheduler):
                     capacity[self._kinds[device.type.name]] += 1
         return capacity
 
-    def urgency(self, job: Job, position: int) -> tuple[float, float]:
+    def urgency(self, job: Job, way: int) -> tuple[float, float]:
         """The greater the more urgent: what will be due at the end of the round against what was received."""
-        due = job.due[position] + job.target[position] * self.round_length
-        received = job.received[position]
+        due = job.due[way] + job.target[way] * self.round_length
+        received = job.received[way]
         if self.rule == "deficit":
             return due - received, due
         return (due / received if received > 0 else math.inf if due > 0 else 0.0), due
@@ -226,7 +232,7 @@ class RoundScheduler(Scheduler):
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose who runs in this round, stop whoever has to make room, and start the others."""
-        room = _Room(view.cluster, self._down)
+        room = Room(view.cluster, self._down)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):
@@ -283,16 +289,16 @@ class RoundScheduler(Scheduler):
                 chosen[job.task.index] = (job, position)
         return list(chosen.values())
 
-    def _lags(self, job: Job, position: int) -> bool:
+    def _lags(self, job: Job, way: int) -> bool:
         """By at least half a round at the end of this one: nearest whole number of rounds to what is due."""
-        due = job.due[position] + job.target[position] * self.round_length
-        return due - job.received[position] >= (0.5 - 1e-9) * self.round_length
+        due = job.due[way] + job.target[way] * self.round_length
+        return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 
     def _running_by_urgency(self) -> list[Job]:
         running = [job for job in self.jobs.values() if job.mode >= 0]
-        return sorted(running, key=lambda job: self.urgency(job, job.mode), reverse=True)
+        return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
 
-    def _must_go(self, job: Job, places: dict[int, Placement], room: _Room, view: View) -> bool:
+    def _must_go(self, job: Job, places: dict[int, Placement], room: Room, view: View) -> bool:
         """Has a running job lost its devices, or is it to run elsewhere?"""
         if job.task.index in places:
             return True
@@ -310,7 +316,7 @@ class RoundScheduler(Scheduler):
                 mode = job.task.modes[position]
                 if mode in blocked:
                     continue
-                placement = view.first(mode)
+                placement = self.first(mode, view)
                 if placement is None:
                     blocked[mode] = None
                 elif view.holds(job.task, placement):
@@ -318,14 +324,18 @@ class RoundScheduler(Scheduler):
                     break
         self._tried = (view.releases, self._arrivals)
 
+    def first(self, mode: Mode, view: View) -> Placement | None:
+        """Where a waiting job may start within a round."""
+        return view.first(mode)
+
     def _start(self, job: Job, placement: Placement, view: View) -> Start:
-        job.mode = job.task.shape.position[placement.mode]
+        job.mode = job.way = job.task.shape.position[placement.mode]
         job.since = view.now
         job.attained = view.attained(job.task)
         return Start(job.task, placement)
 
 
-class _Room:
+class Room:
     """Who gets which devices in the coming round, as if everything but the jobs that are kept were stopped."""
 
     def __init__(self, cluster: Cluster, down: dict[int, None]):
@@ -368,7 +378,7 @@ class _Room:
             else:
                 across += devices
                 fits, room = len(devices) >= mode.gpus, len(devices)
-            if fits and self._host_holds(node, mode, 1.0):
+            if fits and self.host_holds(node, mode, 1.0):
                 key = (self.expected.get(node.index, 0.0), room)
                 if best is None or key < best[0]:
                     best = (key, devices)
@@ -403,10 +413,10 @@ class _Room:
             found.sort(key=lambda device: -left[device.index])
         return found
 
-    def _host_holds(self, node: Node, mode: Mode, part: float) -> bool:
+    def host_holds(self, node: Node, mode: Mode, part: float) -> bool:
         return mode.cpus * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
 
-    def _parts(self, placement: Placement) -> dict[Node, float]:
+    def parts(self, placement: Placement) -> dict[Node, float]:
         """By node the part of a launch that lies there."""
         parts: dict[Node, float] = {}
         for device in placement.devices:
@@ -418,12 +428,16 @@ class _Room:
         mode = placement.mode
         if not mode.on_cpu and any(self.left.get(d.index, -1) < mode.share for d in placement.devices):
             return False
-        return all(self._host_holds(node, mode, part) for node, part in self._parts(placement).items())
+        return all(self.host_holds(node, mode, part) for node, part in self.parts(placement).items())
 
     def _take(self, placement: Placement) -> None:
         mode = placement.mode
         for device in placement.devices if not mode.on_cpu else ():
             self.left[device.index] -= mode.share
-        for node, part in self._parts(placement).items():
-            self.cores[node.index] -= math.ceil(mode.cpus * part)
-            self.memory[node.index] -= mode.memory * part
+        for node, part in self.parts(placement).items():
+            self.take_host(node, mode, part)
+
+    def take_host(self, node: Node, mode: Mode, part: float) -> None:
+        """Cores and memory of such a part of a launch."""
+        self.cores[node.index] -= math.ceil(mode.cpus * part)
+        self.memory[node.index] -= mode.memory * part

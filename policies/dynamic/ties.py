@@ -1,0 +1,93 @@
+"""What binds fractions of time beside a partner: as long as one is beside another, the other is beside it.
+
+In Gavel's program over pairs a fraction belongs to two jobs, and there is one for every two jobs that may share a type
+of device.  How fast a job is in a pair depends only on what the partner is, its label (class, width, memory).  So
+here a job has a fraction for each label it may be beside, and the sums must agree: the time that jobs of label a are
+beside label b is the time that jobs of label b are beside label a.  Of one label, no job can be beside itself: its
+time there is at most that of all others of the label.
+That is the same program: times that agree can always be split into pairs of jobs (a transport problem; within a
+label a symmetric one, which has a solution if no job has more than half of the sum).  It has jobs × labels columns
+instead of jobs × jobs / 2.
+One thing more than Gavel's program knows: of an odd number of jobs of a label one is always left over when they pair
+with each other, on whatever types, so that their times there sum to at most one less than their number.
+Weakness, as there: the same is true of any odd number of jobs of different labels, and is not said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array, hstack, vstack
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Rows over the columns of the fractions and then those of the sums by label: equal to 0, and at most that much."""
+
+    equal: csr_array
+    most: csr_array
+    limits: np.ndarray
+    fractions: int
+    sums: int
+
+    def add_to(
+        self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
+    ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
+        """A program with these rows, and the columns of the sums at its end: cost, rows, limits, equations, zeros."""
+        between = len(cost) - self.fractions
+        cost = np.concatenate([cost, np.zeros(self.sums)])
+        matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
+        limits = np.concatenate([limits, self.limits])
+        return (
+            cost, csr_array(vstack([matrix, self._widened(self.most, between)])), limits,
+            csr_array(self._widened(self.equal, between)), np.zeros(self.equal.shape[0]),
+        )  # fmt: skip
+
+    def _widened(self, rows: csr_array, between: int) -> csr_array:
+        """With room for columns of the program that are no fractions."""
+        gap = csr_array((rows.shape[0], between))
+        return hstack([rows[:, : self.fractions], gap, rows[:, self.fractions :]])
+
+
+def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
+    """The rows for columns with these labels (beside -1: alone), each for so many alike jobs as its group counts."""
+    if own is None or beside is None or not (beside >= 0).any():
+        return None
+    paired = np.flatnonzero(beside >= 0)
+    low, high = np.minimum(own, beside)[paired], np.maximum(own, beside)[paired]
+    _, row = np.unique(low * (high.max() + 1) + high, return_inverse=True)
+    same = low == high
+    sign = np.where(own[paired] <= beside[paired], 1.0, -1.0)
+    rows, columns, values = [row], [paired], [sign * count[group[paired]]]
+    # Of one label: a column for the sum, and nobody who is alone in his group has more than half of it.
+    ring, number = np.unique(row[same], return_inverse=True)
+    rows.append(ring)
+    columns.append(len(own) + np.arange(len(ring)))
+    values.append(-np.ones(len(ring)))
+    width = len(own) + len(ring)
+    entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
+    equal = csr_array(entries, (int(row.max()) + 1, width))
+    inside = paired[same]
+    single = count[group[inside]] < 2
+    mine, ours = inside[single], len(own) + number[single]
+    lines = np.arange(len(mine))
+    halves = (np.repeat([2.0, -1.0], len(mine)), (np.tile(lines, 2), np.concatenate([mine, ours])))
+    odd, left = _odd(number, group[inside], count, len(ring))
+    over = csr_array((np.ones(len(odd[0])), (odd[0], len(own) + odd[1])), (len(left), width))
+    most = vstack([csr_array(halves, (len(mine), width)), over])
+    return Ties(equal, most, np.concatenate([np.zeros(len(mine)), left]), len(own), len(ring))
+
+
+def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of sums (row, sum) that belong to the same jobs, an odd number of them, and that number less one."""
+    members: list[dict[int, None]] = [{} for _ in range(rings)]
+    for ring, one in zip(number.tolist(), group.tolist(), strict=True):
+        members[ring][one] = None
+    rows: dict[tuple[int, ...], int] = {}
+    entries: list[tuple[int, int]] = []
+    for ring, some in enumerate(members):
+        if count[list(some)].sum() % 2:
+            entries.append((rows.setdefault(tuple(sorted(some)), len(rows)), ring))
+    left = np.array([count[list(some)].sum() - 1 for some in rows])
+    return np.array(entries, dtype=int).reshape(-1, 2).T, left
