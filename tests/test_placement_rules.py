@@ -238,8 +238,8 @@ def plain_fragmentation(free, cores, memory, kind, requests):
         lost = [sum(free)]
         for mode in modes:
             if mode.on_cpu:
-                lost.append(0.0 if mode.cpus <= cores and mode.memory <= memory else sum(free))
-            elif mode.type is kind and mode.cpus <= cores and mode.memory <= memory:
+                continue  # uses no GPU
+            if mode.type is kind and mode.cpus <= cores and mode.memory <= memory:
                 good = [share for share in free if round(share * WHOLE) >= mode.share]
                 if len(good) >= mode.gpus:
                     lost.append(sum(free) - sum(good))

@@ -1,27 +1,33 @@
 """Apathetic future share: GPUs go to short jobs, unless a longer one uses them so much better that both profit.
 
-Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first;
-then sizes grow where relative speed gained a GPU, over the time left, is greatest.
-Reference: Hwang et al., Elastic Resource Sharing for Distributed Deep Learning (2021).  There jobs are compared in
-pairs (the shorter wins unless the longer's relative gain is greater); here the two wishes are one index, the relative
-gain over the time left, so that one heap does.
-Weakness: as every order by time left, long jobs are starved of size; wrong estimates.
-Cost: see `policies.dynamic.elastic`.
+Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first.
+Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b - p_b) / p'_b >
+(p'_a - p_a) / p_a, with speeds p now and p' with one GPU more, else the shorter one a; how long is the time left at
+the present size.
+Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L, the
+rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
+response of the two.
+There sizes grow by one GPU; a step of several counts here as if each of them brought an equal part.  Several types of
+GPU are an extension (`policies.dynamic.elastic`).
+Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the shortest
+on); wrong estimates.
+Cost: as `policies.dynamic.elastic`, but a step costs a pass over the jobs.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic
-from sim.model.tasks import Mode, Task
+from policies.dynamic.elastic import Elastic, Step, Wishes
+from sim.model.tasks import Task
 from sim.model.units import Seconds
 
 
 class Afs(Elastic):
-    """Greatest relative gain a GPU over the time left.
+    """The shorter job first, unless the longer one gains more.
 
     interval: running jobs are resized at most once in it.
     """
@@ -29,6 +35,41 @@ class Afs(Elastic):
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
         super().__init__(interval)
 
-    def gain(self, task: Task, left: float, here: Mode, there: Mode) -> float:
-        now, then = self.speed(task, here), self.speed(task, there)
-        return (then - now) / then / (there.width - here.width) / max(left / now, 1e-9)
+    def first(self, task: Task, left: float) -> float:
+        return left / self.speed(task, self.least(task, self.sizes(task))[0])
+
+    def wishes(self, left: dict[int, float]) -> Wishes:
+        return Duels(self, left)
+
+    def gain(self, step: Step, left: float) -> float:
+        """Speed gained by each GPU, over the speed now."""
+        now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
+        return (then - now) / now / step.more
+
+
+class Duels:
+    """The step of the job that the pairwise rule prefers to those it meets; of its own steps, that of most gain."""
+
+    def __init__(self, afs: Afs, left: dict[int, float]):
+        self._afs, self._left = afs, left
+        self._steps: list[tuple[float, int, float, int, Step]] = []
+        """Time left at the present size, row, minus the gain, a count: a job's best step stands before its others."""
+        self._count = 0
+
+    def add(self, step: Step) -> None:
+        left = self._left[step.task.index]
+        now = left / self._afs.speed(step.task, step.here)
+        self._count += 1
+        insort(self._steps, (now, step.task.index, -self._afs.gain(step, left), self._count, step))
+
+    def take(self) -> Step | None:
+        if not self._steps:
+            return None
+        winner, most = 0, -self._steps[0][2]
+        met = self._steps[0][1]
+        for place, (_, row, loss, _, _) in enumerate(self._steps):
+            # p' = p (1 + gain), so that the gain over p' is gain / (1 + gain).
+            if row != met and -loss / (1 - loss) > most:
+                winner, most = place, -loss
+            met = row
+        return self._steps.pop(winner)[-1]

@@ -1,21 +1,66 @@
 """What elastic schedulers have in common: GPUs are dealt out step by step among all jobs, then jobs are resized.
 
 A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.
-Cost: O(GPUs × log jobs) a new allocation, and the stops and starts that it takes.
+The papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
+that is fastest among those with room, and its next step is the next faster size on the same type or on another one,
+for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode on
+accelerators have their sizes there, the others on cores.
+Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
+and starts that it takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
-from typing import Any
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Protocol
 
 from sim.model.tasks import Mode, Task
 from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, Stop, View, Wait
 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
+
+Sizes = dict[str, list[Mode]]
+"""By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A job in `here` could grow to `there`, which takes `more` GPUs of that type."""
+
+    task: Task
+    here: Mode
+    there: Mode
+    more: float
+
+
+class Wishes(Protocol):
+    """Steps that jobs could make: the scheduler's rule says which comes first."""
+
+    def add(self, step: Step) -> None: ...
+
+    def take(self) -> Step | None:
+        """Remove the first and return it; None: there is none."""
+
+
+class Greatest:
+    """The step of greatest gain first; among equals that of the job that came first."""
+
+    def __init__(self, elastic: Elastic, left: dict[int, float]):
+        self._elastic, self._left = elastic, left
+        self._heap: list[tuple[float, int, int, Step]] = []
+        self._count = 0
+
+    def add(self, step: Step) -> None:
+        row = step.task.index
+        self._count += 1
+        heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
+
+    def take(self) -> Step | None:
+        return heappop(self._heap)[-1] if self._heap else None
 
 
 class Elastic(Scheduler):
@@ -26,11 +71,13 @@ class Elastic(Scheduler):
 
     def __init__(self, interval: float):
         self.interval = interval
-        self._total: dict[str, int] = {}
+        self._total: dict[str, float] = {}
         self._sizes: dict[int, Mode] = {}
         """The mode in which a running job was started, by row."""
         self._next = -math.inf
         """When running jobs may be resized again."""
+        self._idle: dict[str, float] = {}
+        """By type: GPUs that no running job holds, less those just given to others."""
         self._jobs: int = 1
 
     def begin(self, view: View) -> None:
@@ -49,61 +96,118 @@ class Elastic(Scheduler):
     def ready(self, task: Task) -> None:
         self._sizes.pop(task.index, None)
 
+    # What a policy decides --------------------------------------------------------------------------------------
+
     def first(self, task: Task, left: float) -> Any:
         """Who gets the least size first: the least key.  `left`: estimated time in the fastest mode."""
         return left
 
-    def gain(self, task: Task, left: float, here: Mode, there: Mode) -> float:
-        """What a job gains by the next size, for each GPU more."""
+    def gain(self, step: Step, left: float) -> float:
+        """What a job gains by a step, for each GPU that it takes."""
         raise NotImplementedError
+
+    def wishes(self, left: dict[int, float]) -> Wishes:
+        """In which order steps are made."""
+        return Greatest(self, left)
+
+    # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
         """Of a mode: the rate against its fastest, above 0 even where that takes no time."""
         own = mode.fixed + task.estimates[task.shape.position[mode]]
         return max(SLOWEST, task.shortest_estimate / own) if own > 0 else 1.0
 
-    def sizes(self, task: Task) -> list[Mode]:
-        """Its sizes from the least on, each faster than all before."""
+    def sizes(self, task: Task) -> Sizes:
+        """The sizes of a job on the types that it can use and the cluster has."""
         modes = [task.modes[position] for position in task.modes_by_speed()]
-        kind = modes[0].type
-        found: list[Mode] = []
-        for mode in sorted((mode for mode in modes if mode.type is kind), key=lambda mode: mode.width):
-            if not found or self.speed(task, mode) > self.speed(task, found[-1]):
-                found.append(mode)
-        return found
+        modes = [mode for mode in modes if self._total.get(mode.type.name)]
+        found: Sizes = {}
+        for mode in sorted(modes, key=lambda mode: mode.width):
+            if mode.on_cpu == modes[0].on_cpu:
+                sizes = found.setdefault(mode.type.name, [])
+                if not sizes or self.speed(task, mode) > self.speed(task, sizes[-1]):
+                    sizes.append(mode)
+        order = {mode.type.name: number for number, mode in reversed([*enumerate(modes)])}
+        return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
+
+    def least(self, task: Task, sizes: Sizes) -> list[Mode]:
+        """The least size on each type, the fastest first; of equally fast ones that where the job is, else that with
+        the most idle GPUs, so that others are not moved for nothing."""
+        own = self._sizes.get(task.index)
+        there = None if own is None else own.type
+
+        def slowness(mode: Mode) -> tuple[float, bool, float]:
+            return -self.speed(task, mode), mode.type is not there, -self._idle.get(mode.type.name, 0.0)
+
+        return sorted((of_type[0] for of_type in sizes.values()), key=slowness)
+
+    # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
         """The size of each job that gets any."""
-        free = {name: float(count) for name, count in self._total.items()}
+        free = dict(self._total)
+        self._idle = dict(self._total)
+        for mode in self._sizes.values():
+            self._idle[mode.type.name] -= mode.width
         self._jobs = max(1, len(jobs))
         left = {task.index: view.remaining(task) for task in jobs}
         for task in jobs:
-            mode = self._sizes.get(task.index)
-            if mode is not None:  # `remaining` is in its mode
-                left[task.index] *= self.speed(task, mode)
+            own = self._sizes.get(task.index)
+            if own is not None:  # `remaining` is in its mode
+                left[task.index] *= self.speed(task, own)
+        sizes = {task.index: self.sizes(task) for task in jobs}
         chosen: dict[int, Mode] = {}
-        steps: list[tuple[float, int, int, Task, list[Mode]]] = []
-        for task in sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index)):
-            sizes = self.sizes(task)
-            if sizes[0].width <= free[sizes[0].type.name]:
-                free[sizes[0].type.name] -= sizes[0].width
-                chosen[task.index] = sizes[0]
-                if len(sizes) > 1:
-                    gain = self.gain(task, left[task.index], sizes[0], sizes[1])
-                    steps.append((-gain, task.index, 1, task, sizes))
-        heapify(steps)
-        while steps:
-            _, row, step, task, sizes = heappop(steps)
-            more = sizes[step].width - sizes[step - 1].width
-            name = sizes[step].type.name
-            if more > free[name]:
+        wishes = self.wishes(left)
+        waiting = sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index))
+        waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+        too_wide: dict[str, list[Step]] = {}
+        """By type: steps for which there is no room."""
+        while (step := wishes.take()) is not None:
+            row, name, old = step.task.index, step.there.type.name, step.here.type.name
+            if chosen[row] is not step.here:
+                continue  # the job has made another step instead
+            if step.more > free[name]:
+                too_wide.setdefault(name, []).append(step)
                 continue
-            free[name] -= more
-            chosen[row] = sizes[step]
-            if step + 1 < len(sizes):
-                gain = self.gain(task, left[row], sizes[step], sizes[step + 1])
-                heappush(steps, (-gain, row, step + 1, task, sizes))
+            free[name] -= step.more
+            chosen[row] = step.there
+            for further in self._steps(step.task, step.there, sizes[row]):
+                wishes.add(further)
+            if old != name:
+                free[old] += step.here.width
+                waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+                for other in too_wide.pop(old, ()):
+                    wishes.add(other)
         return chosen
+
+    def _begin_all(
+        self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
+    ) -> list[Task]:
+        """Give jobs their least size where there is room, and return those that get none."""
+        none = []
+        for task in jobs:
+            least = self.least(task, sizes[task.index])
+            mode = next((mode for mode in least if mode.width <= free[mode.type.name]), None)
+            if mode is None:
+                none.append(task)
+                continue
+            free[mode.type.name] -= mode.width
+            if task.index not in self._sizes:
+                self._idle[mode.type.name] -= mode.width
+            chosen[task.index] = mode
+            for step in self._steps(task, mode, sizes[task.index]):
+                wishes.add(step)
+        return none
+
+    def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[Step]:
+        """On each type the least size that is faster."""
+        now = self.speed(task, here)
+        for name, of_type in sizes.items():
+            there = next((mode for mode in of_type if self.speed(task, mode) > now), None)
+            if there is not None:
+                yield Step(task, here, there, there.width - (here.width if name == here.type.name else 0))
+
+    # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         running, waiting = view.running("start"), view.waiting()
@@ -119,17 +223,31 @@ class Elastic(Scheduler):
                     yield Stop(task)
                     waiting.append(task)
         waiting.sort(key=lambda task: (-target[task.index].width if task.index in target else 0.0, task.arrival))
-        for task in waiting:
-            if task.index in target:
-                smaller = [mode for mode in self.sizes(task) if mode.width <= target[task.index].width]
-            else:
-                smaller = self.sizes(task)[:1]  # where its share cannot be used by others it may run all the same
-            for mode in reversed(smaller):  # where nodes are too broken up, a smaller size
+        started: dict[int, None] = {}
+        for task, modes in self._attempts(waiting, target):
+            for mode in () if task.index in started else modes:
                 placement = view.first(mode)
                 if placement is not None and not view.holds(task, placement):
                     placement = next((p for p in view.options(task, mode)), None)
                 if placement is not None:
                     self._sizes[task.index] = mode
+                    started[task.index] = None
                     yield Start(task, placement)
                     break
         yield Wait(until=self._next if self._next > view.now else math.inf)
+
+    def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
+        """What to try for whom: one may come twice."""
+        elsewhere = []
+        for task in waiting:
+            if task.index in target:
+                mode, sizes = target[task.index], self.sizes(task)
+                # Where nodes are too broken up, a smaller size.
+                yield task, [size for size in reversed(sizes[mode.type.name]) if size.width <= mode.width]
+                elsewhere.append((task, [size for size in self.least(task, sizes) if size.type.name != mode.type.name]))
+        # Until its share is free on one type a job may run on another that others cannot use, and so may one that
+        # gets no share.
+        yield from elsewhere
+        for task in waiting:
+            if task.index not in target:
+                yield task, self.least(task, self.sizes(task))

@@ -3,7 +3,8 @@
 Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first;
 then sizes grow where the time saved, over the GPUs added, is greatest.
 Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
-marginal gains; the online fit of convergence and speed curves is replaced by the estimates.
+marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU are
+an extension (`policies.dynamic.elastic`).
 Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
 Cost: see `policies.dynamic.elastic`.
 """
@@ -14,8 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic
-from sim.model.tasks import Mode, Task
+from policies.dynamic.elastic import Elastic, Step
 from sim.model.units import Seconds
 
 
@@ -28,5 +28,6 @@ class Optimus(Elastic):
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
         super().__init__(interval)
 
-    def gain(self, task: Task, left: float, here: Mode, there: Mode) -> float:
-        return (left / self.speed(task, here) - left / self.speed(task, there)) / (there.width - here.width)
+    def gain(self, step: Step, left: float) -> float:
+        now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
+        return (left / now - left / then) / step.more

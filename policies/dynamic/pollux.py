@@ -4,7 +4,7 @@ Decides the size of elastic jobs, and when they are resized: the power mean, wit
 speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
 Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
 genetic search also places GPUs and batch sizes adapt; here sizes grow greedily by the gain in the sum of powers, which
-for concave speeds is optimal up to the last step.
+for concave speeds is optimal up to the last step.  Several types of GPU are an extension (`policies.dynamic.elastic`).
 Weakness: blind to the time left, so that short jobs are treated as long ones.
 Cost: see `policies.dynamic.elastic`.
 """
@@ -15,8 +15,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic
-from sim.model.tasks import Mode, Task
+from policies.dynamic.elastic import Elastic, Step
+from sim.model.tasks import Task
 from sim.model.units import Seconds
 
 
@@ -38,14 +38,14 @@ class Pollux(Elastic):
     def first(self, task: Task, left: float) -> float:
         return task.arrival
 
-    def gain(self, task: Task, left: float, here: Mode, there: Mode) -> float:
-        fair = self._fair_speed(task)
-        now, then = self.speed(task, here) / fair, self.speed(task, there) / fair
-        return float(now**self.fairness - then**self.fairness) / (there.width - here.width)
+    def gain(self, step: Step, left: float) -> float:
+        fair = self._fair_speed(step.task)
+        now, then = self.speed(step.task, step.here) / fair, self.speed(step.task, step.there) / fair
+        return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """On the greatest size within an equal share of the cluster, or its least size."""
+        """The fastest size within an equal share of the GPUs that it can use, or its least size."""
         sizes = self.sizes(task)
-        share = self._total[sizes[0].type.name] / self._jobs
-        within = [mode for mode in sizes if mode.width <= share] or sizes[:1]
-        return self.speed(task, within[-1])
+        share = sum(self._total[name] for name in sizes) / self._jobs
+        within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
+        return max(self.speed(task, mode) for mode in within or self.least(task, sizes)[:1])

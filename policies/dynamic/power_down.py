@@ -9,8 +9,9 @@ Rudolph, Sleator, Competitive Snoopy Caching, 1988; for power Irani, Shukla, Gup
 Management in Systems with Multiple Power-saving States, 2003).  None: that time, of each type.
 The forecast: the rate at which devices are asked for is averaged over the last `memory` seconds (exponentially), and
 what may be asked for while a device wakes, with `safety` standard deviations of a Poisson count, stays awake beyond
-what is busy: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan, Kozuch, AutoScale: Dynamic, Robust
-Capacity Management for Multi-Tier Data Centers (2012).  Cores stay awake: their nodes' accelerators could not be fed.
+what is busy, if it comes to half a device at least: square-root staffing as in Gandhi, Harchol-Balter, Raghunathan,
+Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores stay awake: their
+nodes' accelerators could not be fed.
 Weakness: no forecast sees a burst come; a task for which devices wake waits for them even if others come free
 before; devices whose watts asleep are not below those idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
@@ -191,12 +192,16 @@ class PowerDown(ListScheduler):
         squares.add(now, width * width)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
-        """Idle devices to keep awake: the demand of one waking time, and `safety` standard deviations of it."""
+        """Idle devices to keep awake: the demand of one waking time, and `safety` standard deviations of it.
+
+        Rounded up, but less than half a device is none: where tasks are rare nothing stays awake for them.
+        """
         demand = self._demand.get(kind)
         if demand is None:
             return 0
         devices, squares = (part.at(now) * kind.power.wake / self.memory for part in demand)
-        return math.ceil(devices + self.safety * math.sqrt(squares) - 0.05)
+        wanted = devices + self.safety * math.sqrt(squares)
+        return 0 if wanted < 0.5 else math.ceil(wanted - 0.05)
 
 
 def saves(kind: DeviceType) -> bool:

@@ -3,7 +3,8 @@
 Decides when, and who must give way.  A job's ρ is its expected time in the cluster over the time that it would need on
 an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of the cluster it
 uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of highest ρ are offered
-the GPUs first; those whose lease has not ended keep theirs.
+the GPUs first; those whose lease has not ended keep theirs, and whoever keeps them at its end while others wait has
+a new lease.
 Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  There the worst-off part of the
 jobs bid in an auction whose payments make honest bids the best; here estimates are taken as they are, so the auction
 comes down to the order of ρ.
@@ -83,9 +84,10 @@ class Themis(Scheduler):
                     placement = view.fit(task, self.rule)
             if placement is not None:
                 yield self._begin(task, placement, view)
-        until = min((end for end in self._leases.values() if end > view.now), default=math.inf)
         if view.waiting_count:
-            yield Wait(until=until)
+            for task in over:  # outbid by nobody (a newcomer's ρ is 1/N, as that of a job never disturbed)
+                self._leases[task.index] = view.now + self.lease
+            yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))
 
     def _begin(self, task: Task, placement: Placement, view: View) -> Start:
         self._leases[task.index] = view.now + self.lease

@@ -1,9 +1,9 @@
 """Fragmentation gradient descent: a task goes where it adds least to the fragmentation of GPUs.
 
 The fragmentation of a node is the free GPU share on it that a task drawn from the workload cannot use: all of it where
-the task does not fit on the node, else the share on GPUs with less left than the task asks of one.  The rule tries the
-task on every node and GPU where it fits and takes the place that raises the expected fragmentation least (or lowers
-it most); among equals the one with the least free GPU share, then the first.
+the task does not fit on the node or asks for no GPU, else the share on GPUs with less left than the task asks of one.
+The rule tries the task on every node and GPU where it fits and takes the place that raises the expected fragmentation
+least (or lowers it most); among equals the one with the least free GPU share, then the first.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).

@@ -1,8 +1,10 @@
 """The expected fragmentation of a node's GPUs, and what a task would add to it.
 
-F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there, else the share on GPUs
-with less left than m asks of one.  A task that is equally demanding on several types of accelerator can use any of
-them; one with other modes counts with those like its first accelerator mode, one without any with its first.
+F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there or asks for no GPU,
+else the share on GPUs with less left than m asks of one.  So the paper; the metric `fragmentation` of results differs
+in one thing: a request for no GPU that fits loses nothing there.  A task that is equally demanding on several types of
+accelerator can use any of them; one with other modes counts with those like its first accelerator mode, one without any
+with its first.
 """
 
 from __future__ import annotations
@@ -187,6 +189,7 @@ class _Table:
         names = [way[0] if way[2] else None for way in rows]
         of_type = np.array([[name is None or name == kind for kind in kinds] for name in names], dtype=bool)
         self.of_type = of_type.reshape(len(rows), len(kinds))
+        self.of_type[self.gpus == 0] = False  # who asks for no GPU can use none
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:

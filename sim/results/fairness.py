@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from sim.results.modes import capacity, gather, mode_time, transfers, units
 from sim.results.tables import batch_members, by_launch
 
 if TYPE_CHECKING:
+    from sim.model.tasks import Mode
     from sim.results.metrics import Measured
     from sim.results.modes import ModeTable
     from sim.results.result import Result
@@ -115,14 +117,16 @@ def jain(run: Measured) -> float:
 
     Demand is what the user's tasks of the window need in their GPU mode of least GPU-seconds; the
     entitlement is the GPU-seconds of the window, divided among these users by the mean weight of their tasks.
-    Undefined where nobody wants a GPU.
+    Where no task of the run can use a GPU, all of this is in core-seconds.
     """
     record, table = run.result.record, run.result.modes
     tasks = record.input.tasks
     chosen = np.flatnonzero(record.status != NOT_ARRIVED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
     users = np.zeros(len(chosen), np.int64) if tasks.user_code is None else tasks.user_code[chosen].astype(np.int64)
-    wanted = gpu_demand(table)[chosen]
+    of_all = gpu_demand(table)
+    on_cores = not of_all.any()
+    wanted = (core_demand(table) if on_cores else of_all)[chosen]
     count = len(tasks.users)
     demand = np.bincount(users, weights=wanted, minlength=count)
     having = demand > 0
@@ -132,8 +136,9 @@ def jain(run: Measured) -> float:
     number = np.bincount(users, minlength=count)
     mean_weight = np.where(having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0)
     gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
-    entitled = run.duration * gpus * mean_weight / mean_weight.sum()
-    received = np.bincount(users, weights=_received(run.result)[chosen], minlength=count)
+    there = sum(node.cpus for node in table.cluster.nodes) if on_cores else gpus
+    entitled = run.duration * there * mean_weight / mean_weight.sum()
+    received = np.bincount(users, weights=_received(run.result, on_cores)[chosen], minlength=count)
     x = (received[having] / np.minimum(demand, entitled)[having]).astype(np.float64)
     squares = float((x * x).sum())
     return float(x.sum()) ** 2 / (len(x) * squares) if squares > 0 else math.nan
@@ -141,10 +146,19 @@ def jain(run: Measured) -> float:
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
     """GPU-seconds that each task needs in its GPU mode of least GPU-seconds; 0 where it has none."""
+    return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
+
+
+def core_demand(table: ModeTable) -> np.ndarray:
+    """Core-seconds that each task needs in its CPU mode of least core-seconds; 0 where it has none."""
+    return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
+
+
+def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
     tasks = table.tasks
     wanted = np.full(len(tasks), math.inf)
     for position in range(table.width):
-        size = table.by_shape(position, lambda mode: math.inf if mode.on_cpu else mode.gpu_share, math.inf)
+        size = table.by_shape(position, units_of, math.inf)
         with np.errstate(invalid="ignore"):
             np.fmin(wanted, tasks.time[:, position] * gather(size, tasks.shape), out=wanted)
     wanted[np.isinf(wanted)] = 0.0
@@ -156,22 +170,24 @@ def gpu_seconds_of_tasks(result: Result) -> np.ndarray:
     return _received(result)[result.record.status != NOT_ARRIVED]
 
 
-def _received(result: Result) -> np.ndarray:
-    """GPU-seconds of every row of the record whose work counted, in whatever sizes (its share of its batch's)."""
+def _received(result: Result, on_cores: bool = False) -> np.ndarray:
+    """GPU-seconds (or core-seconds of CPU modes) of every row of the record whose work counted, in whatever sizes (its
+    share of its batch's)."""
     record, table = result.record, result.modes
     if record.input.language:
-        return _of_requests(record, table)
+        return _of_requests(record, table, on_cores)
     launches = launches_of(record, table)
     computed = launches.busy * (1.0 - launches.lost_part)
-    return by_launch(record, launches, np.where(table.on_cpu[launches.mode], 0.0, computed))
+    return by_launch(record, launches, np.where(table.on_cpu[launches.mode] == on_cores, computed, 0.0))
 
 
-def _of_requests(record: Record, table: ModeTable) -> np.ndarray:
-    """Where requests share the steps of a replica: their time in it × its GPUs / the members of their batch."""
+def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
+    """Where requests share the steps of a replica: their time in it × its GPUs (or cores) / the members of their
+    batch."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed
     codes = table.codes(record.input.tasks.shape, record.mode)
-    size = np.where(table.on_cpu, 0.0, table.units)[codes]
+    size = np.where(table.on_cpu == on_cores, table.units, 0.0)[codes]
     members = batch_members(record)
     return np.nan_to_num(compute) * size / (1 if members is None else members)

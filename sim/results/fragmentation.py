@@ -31,7 +31,8 @@ def fragmentation(run: Measured) -> float:
     Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n, where F_n(m) is all of node n's unallocated GPU share if request
     m does not fit on n, else the share on GPUs with less left than m asks of one; p_m is the share of the
     workload's tasks with request m.  A task that is equally demanding on several types of accelerator can use any of
-    them; one with other modes counts with those like its first accelerator mode.
+    them; one with other modes counts with those like its first accelerator mode.  A task that asks for no GPU and
+    fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
     until = np.append(time[1:], run.result.end)
