@@ -127,6 +127,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "adaptive": "policies.admission.adaptive:Adaptive",
         "codel": "policies.admission.codel:Codel",
         "erlang_wait": "policies.admission.erlang_wait:ErlangWait",
+        "learned": "policies.learning.learned_admission:LearnedAdmission",
         "mdp_threshold": "policies.admission.mdp_threshold:MdpThreshold",
         "naor": "policies.admission.naor:Naor",
         "predicted_wait": "policies.admission.predicted_wait:PredictedWait",

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import sim
 from policies.learning.dqn import Dqn, Memory
-from policies.learning.files import LearnedPolicy, load, save
+from policies.learning.files import VERSION, LearnedPolicy, load, save
 from policies.learning.learned import Learned
 from policies.learning.network import Adam, Network, shares
 from policies.learning.reinforce import Path as Trajectory
@@ -423,9 +423,10 @@ def test_a_file_that_says_another_size_than_its_window_has(file):
 @pytest.mark.parametrize(("key", "what"), [("version", "file format"), ("features", "features")])
 def test_a_newer_version_is_said(file, key, what):
     rewritten(file, **{key: 99})
-    refused(file, f"was made by a newer hetsim: its {what} is version 99, this one knows 1")
+    ours = {"version": VERSION, "features": FEATURES_VERSION}[key]
+    refused(file, f"was made by a newer hetsim: its {what} is version 99, this one knows {ours}")
     rewritten(file, **{key: 0})
-    refused(file, f"was made by an older hetsim: its {what} is version 0, this one has 1; train it again")
+    refused(file, f"was made by an older hetsim: its {what} is version 0, this one has {ours}; train it again")
     assert FEATURES_VERSION == 1
 
 

@@ -1,4 +1,4 @@
-"""Policies that were learned: `learned` runs them, the agents make them.
+"""Policies that were learned: `learned` and `learned_admission` run them, the agents make them.
 
 An agent is a dataclass of settings with `train(practice, steps, random) -> Network` (`practice.Practice` is what it
 learns from); `check()`, where it has one, says what is missing on this machine.  See docs/learning.md.

@@ -1,7 +1,8 @@
 """Files of learned policies: arrays and JSON, nothing that could run.
 
 A NumPy archive (.npz) of the network's arrays `array0`, `array1`, ... and of `about`, the bytes of a JSON object:
-format, version of format and of features, agent, window, types of device, scale, and how it was trained.
+format, version of format and of features, what it decides, agent, window, types of device, scale, and how it was
+trained.
 Read with allow_pickle=False; written under another name first, so that a file is whole or not there.  Same policy,
 same bytes.
 """
@@ -21,10 +22,12 @@ import numpy as np
 from policies.learning.network import Network
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
-from sim.policy.window import FEATURES_VERSION, MOST_WINDOW, SHORTEST, Layout
+from sim.policy.window import ADMISSION, DECIDES, FEATURES_VERSION, MOST_WINDOW, SCHEDULING, SHORTEST, Layout
 
 FORMAT = "hetsim learned policy"
-VERSION = 1
+VERSION = 2
+PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}
+"""Where a scenario names a policy that decides this."""
 MOST_BYTES = 64_000_000
 """No such file is larger, by far."""
 
@@ -40,14 +43,20 @@ class LearnedPolicy:
     agent: str
     training: dict[str, Any] = field(default_factory=dict)
     """How it was made: scenario, steps, seed, reward, ..."""
+    decides: str = SCHEDULING
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.window, self.types)
+        return Layout(self.window, self.types, self.decides)
+
+    def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
+        """The possible action with the highest score; of equal ones the first."""
+        possible = np.flatnonzero(mask)
+        return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
     def problem(self, cluster: Cluster) -> str | None:
         """Why it cannot act on this cluster, or None."""
-        here = Layout.of(cluster, self.window)
+        here = Layout.of(cluster, self.window, self.decides)
         mine = self.layout
         if here.types == mine.types:
             return None
@@ -84,8 +93,8 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load(path: str | Path) -> LearnedPolicy:
-    """The policy in a file; ScenarioError with a sentence if it is none that can be run here."""
+def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
+    """The policy in a file; ScenarioError with a sentence if it is none that can be run here, or decides otherwise."""
     path = Path(path)
 
     def wrong(text: str) -> ScenarioError:
@@ -111,7 +120,10 @@ def load(path: str | Path) -> LearnedPolicy:
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > MOST_BYTES:
         raise wrong(f"is no learned policy: it holds {size:,} bytes")
-    return _checked(parts, wrong)
+    policy = _checked(parts, wrong)
+    if decides not in (None, policy.decides):
+        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
+    return policy
 
 
 def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
@@ -130,13 +142,15 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
             if theirs < ours:
                 text = f"was made by an older hetsim: its {what} is version {theirs}, this one has {ours}"
                 raise wrong(f"{text}; train it again")
-        layout = Layout(int(about["window"]), tuple(map(str, about["types"])))
+        layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
         scale = float(about["scale"])
         arrays = [parts[f"array{number}"] for number in range(len(parts) - 1)]
         training = dict(about["training"])
         said = int(about["observation"]), int(about["actions"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise wrong(f"is damaged: {error}") from None
+    if layout.decides not in DECIDES:
+        raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
     if not 1 <= layout.window <= MOST_WINDOW:
         raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MOST_WINDOW:,}")
     shapes = [array.shape for array in arrays]
@@ -150,7 +164,8 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong("is damaged: its arrays are no network")
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
-    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, str(about["agent"]), training)
+    agent = str(about["agent"])
+    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, agent, training, layout.decides)
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:

@@ -15,22 +15,22 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.learning.files import LearnedPolicy, load
+from policies.learning.files import load
 from sim.errors import Problem, ScenarioError
 from sim.model.paths import ExistingFile
 from sim.policy import PlanProblem, View
-from sim.policy.window import Window
+from sim.policy.window import SCHEDULING, Window
 
 
 class Learned(Window):
     """Runs what `hetsim train` learned.
 
-    path: its file (.npz); it must have been trained for the types of device that the cluster has.
+    path: its file (.npz); it must have been trained for scheduling, and for the types of device that the cluster has.
     """
 
     def __init__(self, path: ExistingFile):
         self.path = Path(path)
-        self.policy = load(self.path)
+        self.policy = load(self.path, SCHEDULING)
         super().__init__(self.policy.window, self.policy.scale)
 
     def check(self, problem: PlanProblem) -> None:
@@ -45,10 +45,4 @@ class Learned(Window):
         super().begin(view)
 
     def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        return best(self.policy, observation, mask)
-
-
-def best(policy: LearnedPolicy, observation: np.ndarray, mask: np.ndarray) -> int:
-    """The possible action with the highest score; of equal ones the first."""
-    possible = np.flatnonzero(mask)
-    return int(possible[policy.network.scores(policy.layout.row(observation, possible)).argmax()])
+        return self.policy.best(observation, mask)

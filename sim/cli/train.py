@@ -1,25 +1,30 @@
-"""`hetsim train`: learn a policy on a scenario."""
+"""`hetsim train`: learn a policy on a scenario, of scheduling or of admission."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@click.command(short_help="Learn a scheduling policy on a scenario.")
+
+@click.command(short_help="Learn a scheduling or an admission policy on a scenario.")
 @SCENARIO
+@click.option("--decides", type=click.Choice(["scheduling", "admission"]), default="scheduling", show_default=True,
+              help="What is learned: which task goes where, or who may wait at all.")  # fmt: skip
 @click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
               help="Who learns; ppo needs the extra `learning`.")  # fmt: skip
 @click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
               help="Decisions to learn from.")  # fmt: skip
-@click.option("--reward", default="slowdown", show_default=True, metavar="NAME",
-              help="What to earn: response, slowdown, goodput, energy, or weights such as "
-              "'{slowdown: 1, energy: 0.001}'.")  # fmt: skip
+@click.option("--reward", metavar="NAME",
+              help="What to earn: response, slowdown, goodput, energy, value, or weights such as "
+              "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; goodput of admission]")  # fmt: skip
 @click.option("--window", type=Whole(min=1, max=1000), default=16, show_default=True, metavar="N",
               help="Waiting tasks that are shown, by arrival.")  # fmt: skip
 @click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",
@@ -27,10 +32,12 @@ from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 @click.option("--seed", type=Whole(min=0, max=999_999), default=0, show_default=True,
               help="Of everything random in training.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
-              help="Where the policy goes; its learning curve goes beside it, as .png.  [default: SCENARIO-AGENT.npz]")
+              help="Where the policy goes; its learning curve goes beside it, as .png.  "
+              "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
-              help="A policy to compare with (repeatable).  [default: fcfs, random, sjf]")  # fmt: skip
+              help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
+              "[default: fcfs, random, sjf; the admission policies that suit the scenario]")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @click.option("--replications", type=Whole(min=1, max=100_000), metavar="N",
               help="Runs of each in the comparison, instead of the scenario's number.")  # fmt: skip
@@ -40,9 +47,10 @@ from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 @VERBOSITY
 def train(
     scenario: str,
+    decides: str,
     agent: str,
     steps: int,
-    reward: str,
+    reward: str | None,
     window: int,
     settings: tuple[str, ...],
     seed: int,
@@ -56,16 +64,15 @@ def train(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Learn which waiting task goes on which type of device, and compare what was learned with other policies.
+    """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
+    under the scenario's own scheduler; and compare what was learned with other policies.
 
-    For scenarios whose tasks wait for a scheduler. Admission is not trained here: hetsim/Admission-v0 is a Gymnasium
-    environment for agents of your own.
-
-    It learns from loads of its own and is compared on the scenario's seed, which it has not met.  A scenario runs the
-    file under policy: {scheduler: {name: learned, path: FILE.npz}}.
+    For scenarios whose tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
+    seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
+    or {admission: {name: learned, path: FILE.npz}}.
     """
     from sim.experiment.directory import comparison_json, folder_name
-    from sim.experiment.training import BASELINES, make_agent
+    from sim.experiment.training import make_agent
     from sim.experiment.training import train as learn
     from sim.scenario.scenario import load
 
@@ -74,7 +81,8 @@ def train(
     loaded = load(scenario, overrides)
     for name in metrics:
         _check_metric(name)
-    file = out if out is not None else Path(f"{folder_name(loaded.name)}-{agent}.npz")
+    part = "" if decides == "scheduling" else f"{decides}-"
+    file = out if out is not None else Path(f"{folder_name(loaded.name)}-{part}{agent}.npz")
     if file.suffix != ".npz":
         raise click.UsageError(f"--out {file}: the policy is a file NAME.npz, and its learning curve NAME.png")
     picture = file.with_suffix(".png")
@@ -82,8 +90,9 @@ def train(
         _check_target(target, force)
     with console.progress(quiet) as bar:
         found = learn(
-            loaded, agent, steps, seed=seed, window=window, reward=_reward(reward), baselines=baselines or BASELINES,
-            settings=chosen, metrics=metrics, replications=replications, out=file, progress=bar,
+            loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
+            baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
+            progress=bar,
         )  # fmt: skip
     assert found.comparison is not None
     _draw(found, picture)
@@ -91,6 +100,7 @@ def train(
         console.as_json({
             "policy": str(file), "training": found.policy.training, "curve": found.curve.to_dict("list"),
             "validation": found.beside, **comparison_json(found.comparison, found.runs),
+            **({} if found.earned is None else {"earned": found.earned.to_dict("list")}),
         })  # fmt: skip
     else:
         _show(found)
@@ -117,9 +127,9 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _reward(text: str) -> Any:
+def _reward(text: str | None) -> Any:
     """A name, or a mapping in YAML."""
-    if not text.lstrip().startswith("{"):
+    if text is None or not text.lstrip().startswith("{"):
         return text
     from sim.errors import ScenarioError
     from sim.scenario.document import parse_value
@@ -162,3 +172,21 @@ def _show(found: Any) -> None:
     said = f"{found.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
     lines = [comparison_headline(found.runs), "", *comparison_lines(found.comparison), *common_remarks(found.runs)]
     console.lines([said, *lines])
+    if found.earned is not None:
+        console.lines(["", *_earned(found.earned)])
+
+
+def _earned(earned: pd.DataFrame) -> list[str]:
+    """The reward per task of every policy, and its difference from what was learned."""
+    from sim.results.statistics import student_interval
+
+    width = max(map(len, earned.columns))
+    lines = [f"{'reward per task':{width}}  mean         learned - other (paired, 95 %)"]
+    mine = earned.iloc[:, 0]
+    for label, values in earned.items():
+        line = f"{label:{width}}  {values.mean():<11.4g}"
+        if label != mine.name:
+            found = student_interval((mine - values).to_numpy(), 0.95)
+            line += f"  {found.mean:+.4g}" + (f" ± {found.high - found.mean:.2g}" if len(values) > 1 else "")
+        lines.append(line.rstrip())
+    return lines

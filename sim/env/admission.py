@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from sim.engine.simulation import Simulation
 from sim.env.episode import Episodes
@@ -18,17 +16,20 @@ from sim.env.rewards import Reward
 from sim.model.cluster import Device
 from sim.model.record import RunInput
 from sim.model.tasks import Task
-from sim.policy.contract import Decision, Move, PlanProblem, Reject, Scheduler, Start, View, Wait
-from sim.policy.window import Window
-
-REFUSE, ACCEPT = 0, 1
+from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+from sim.policy.door import ACCEPT, REFUSE, Door
+from sim.policy.window import ADMISSION
 
 
 class Gate(Scheduler):
-    """Stands before a scheduler: tasks come through when they are accepted."""
+    """Stands before a scheduler: tasks come through when they are accepted.
 
-    def __init__(self, inner: Scheduler, window: Window, asks: bool = True):
-        self.inner, self.window, self.asks = inner, window, asks
+    asks: does anybody decide about them?  Else all come through.  ahead: is the reward to be told what is to be
+    expected?
+    """
+
+    def __init__(self, inner: Scheduler, door: Door, asks: bool = True, ahead: bool = False):
+        self.inner, self.door, self.asks, self.ahead = inner, door, asks, ahead
         self.asked: deque[Task] = deque()
         self.known: dict[int, None] = {}
         """Accepted tasks that have not ended."""
@@ -38,12 +39,11 @@ class Gate(Scheduler):
         self.inner.prepare(problem)
 
     def begin(self, view: View) -> None:
-        self.window.begin(view)
+        self.door.begin(view)
         self.inner.begin(view)
 
     def ready(self, task: Task) -> None:
         self.reward.arrived(task)
-        self.window.ready(task)
         if self.asks and task.index not in self.known:  # else it was stopped
             self.asked.append(task)
         else:
@@ -51,18 +51,20 @@ class Gate(Scheduler):
 
     def accept(self, task: Task) -> None:
         """The task may wait: the scheduler is told."""
+        if self.ahead and task.index not in self.known:
+            self.reward.admitted(task)
         self.known[task.index] = None
         self.inner.ready(task)
 
     def finished(self, task: Task) -> None:
         self.reward.completed(task)
-        self.window.finished(task)
+        self.door.finished(task)
         self.known.pop(task.index, None)
         self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
         self.reward.left(task)
-        self.window.gone(task)
+        self.door.gone(task)
         self.known.pop(task.index, None)
         if task in self.asked:
             self.asked.remove(task)
@@ -79,27 +81,29 @@ class Gate(Scheduler):
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)
-            if isinstance(decision, Start) and isinstance(decision.tasks, Task):
-                self.window.follow(decision.tasks, decision.placement)
-            elif isinstance(decision, Move):
-                self.window.follow(decision.task, decision.placement)
-            yield decision
+            if self.ahead and isinstance(decision, Start) and isinstance(decision.tasks, Task):
+                task = decision.tasks
+                end = view.now + view.duration(task, decision.placement)
+                yield decision
+                self.reward.started(task, end, 0.0)
+            else:
+                yield decision
 
 
 class Admissions(Episodes):
     """Runs of a scenario in which every task is decided about: action 1 accepts, 0 rejects."""
 
-    asks_scheduler = True
+    decides: ClassVar[str] = ADMISSION
+    asks_scheduler: ClassVar[bool] = True
     gate: Gate
-
-    @property
-    def actions(self) -> int:
-        return 2
 
     def _take_over(self, run: RunInput) -> Any:
         run.admission = None
-        run.scheduler = self.gate = Gate(run.scheduler, Window(self.window, self.scale))
-        self.watched = self.gate.window
+        return self._put_before(run, True)
+
+    def _put_before(self, run: RunInput, asks: bool) -> Gate:
+        self.watched = self.door = Door(self.window, self.scale)
+        run.scheduler = self.gate = Gate(run.scheduler, self.door, asks, self.ahead)
         return self.gate
 
     def _take(self, simulation: Simulation, action: int) -> None:
@@ -108,6 +112,12 @@ class Admissions(Episodes):
             self.gate.accept(task)
         else:
             simulation.apply(Reject(task, "rejected by the environment"))
+
+    def plain(self) -> int:
+        """Who could start at once is accepted."""
+        assert self.simulation is not None
+        view = self.simulation.view
+        return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE
 
     def _go(self) -> None:
         """On to the next task to decide about, running the scheduler wherever there is none left."""
@@ -125,17 +135,14 @@ class Admissions(Episodes):
 
     def _look(self) -> None:
         asked = self.gate.asked
-        self.observation = self.watched.observe(asked[0] if asked else None)[0]
-        self.mask = np.ones(2, np.bool_)
+        self.observation, self.mask = self.door.ask(asked[0]) if asked else self.door.observe()
 
 
 class Played(Admissions):
     """Runs of the scenario's own policy, in which nothing is decided but rewards are earned: to compare with."""
 
     def _take_over(self, run: RunInput) -> Any:
-        run.scheduler = self.gate = Gate(run.scheduler, Window(self.window, self.scale), asks=False)
-        self.watched = self.gate.window
-        return self.gate
+        return self._put_before(run, False)
 
     def earned(self, seed: int, replication: int = 0) -> float:
         """The sum of all rewards of a run."""

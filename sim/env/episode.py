@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sim.env.rewards import Reward, RewardLike, check_reward, make_reward
 from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.record import Record, RunInput
 from sim.model.tasks import Task
-from sim.policy.window import MOST_WINDOW, SHORTEST, Layout, Window
+from sim.policy.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 
 if TYPE_CHECKING:
     from sim.results.result import Result
@@ -53,13 +53,15 @@ class Episodes:
     policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.
     An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
     ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
-    starts, by its estimate, and the time at best not at all.  So an action is paid for at once, and a discount does not
-    make it look cheaper to start late; the order of policies is that of the plain reward.
+    starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
+    paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
+    plain reward.
     """
 
     watched: Window
     """What is seen of the run that is under way."""
-    asks_scheduler = False
+    decides: ClassVar[str] = SCHEDULING
+    asks_scheduler: ClassVar[bool] = False
     """Does the scenario's own scheduler decide anything?"""
 
     def __init__(
@@ -83,7 +85,7 @@ class Episodes:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
         self.window, self.ahead = int(window), ahead
         first = self.build(self.scenario.model.seed, 0)
-        self.layout = Layout.of(first.cluster, self.window)
+        self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
         self.simulation: Simulation | None = None
         self.record: Record | None = None
@@ -156,6 +158,10 @@ class Episodes:
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
+
+    def plain(self) -> int:
+        """What a simple policy does: the oldest task that fits starts, on the first type."""
+        return int(self.mask.argmax())
 
     def _go(self) -> None:
         """On to the next instant at which something could be placed."""

@@ -5,8 +5,10 @@ slowdown    the same, each task's seconds divided by its T* (true time alone in 
 goodput     one for each task that completes by its deadline, or has none
 energy      minus the joules: idle power of all devices, and (busy - idle) of those that computed, at full speed,
             counted when a task ends
+value       as goodput, each task counted with its weight
 
-A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}.
+A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
+tasks are worth less what holding them costs.
 """
 
 from __future__ import annotations
@@ -33,9 +35,12 @@ class Reward:
     def arrived(self, task: Task) -> None:
         """A task is in the system."""
 
+    def admitted(self, task: Task) -> None:
+        """A task was accepted by whom the reward is for; told only where rewards are wanted ahead."""
+
     def started(self, task: Task, end: float, least: float) -> None:
-        """A task starts, should end then, and would have taken `least` at best; told only where rewards are wanted
-        ahead."""
+        """A task starts, should end then, and would have taken `least` at best, whatever was decided (0 where it need
+        not have come in); told only where rewards are wanted ahead."""
 
     def completed(self, task: Task) -> None:
         """A task has ended well."""
@@ -121,16 +126,46 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time."""
+    """One for each task that completes in time; ahead, as soon as that is to be expected."""
 
-    met = 0
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        self.earned = 0.0
+        self.promised: dict[int, float] = {}
+
+    def of(self, task: Task) -> float:
+        """What the task is worth."""
+        return 1.0
+
+    def admitted(self, task: Task) -> None:
+        if task.deadline == math.inf:
+            self._expect(task, True)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self._expect(task, end <= task.deadline)
+
+    def _expect(self, task: Task, met: bool) -> None:
+        worth = self.of(task) if met else 0.0
+        self.earned += worth - self.promised.get(task.index, 0.0)
+        self.promised[task.index] = worth
 
     def completed(self, task: Task) -> None:
-        self.met += self.simulation.view.now <= task.deadline
+        self._expect(task, self.simulation.view.now <= task.deadline)
+        del self.promised[task.index]
+
+    def left(self, task: Task) -> None:
+        self.earned -= self.promised.pop(task.index, 0.0)
 
     def take(self, now: float) -> float:
-        met, self.met = self.met, 0
-        return float(met)
+        earned, self.earned = self.earned, 0.0
+        return earned
+
+
+class Value(Goodput):
+    """The weight of each task that completes in time."""
+
+    def of(self, task: Task) -> float:
+        return task.weight
 
 
 class Energy(Reward):
@@ -166,6 +201,10 @@ class Weighted(Reward):
         for _, part in self.parts:
             part.arrived(task)
 
+    def admitted(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.admitted(task)
+
     def started(self, task: Task, end: float, least: float) -> None:
         for _, part in self.parts:
             part.started(task, end, least)
@@ -183,7 +222,7 @@ class Weighted(Reward):
 
 
 REWARDS: dict[str, type[Reward]] = {
-    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy,
+    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": Value,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ the comparison at the end is that of `hetsim compare`: replications of the scena
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import registry
-from sim.env.admission import Played
+from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
 from sim.env.rewards import RewardLike, check_reward
 from sim.errors import UnknownName, UsageError
+from sim.experiment.admission_baselines import hand_written, with_admission, with_admissions
 from sim.experiment.compare import run_policies
 from sim.experiment.policies import PolicyLike, named_policies
 from sim.experiment.progress import Progress
 from sim.experiment.run import prepare
+from sim.policy.window import ADMISSION, DECIDES, SCHEDULING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +43,14 @@ PILOT = 2
 """Runs from which the typical reward is taken."""
 MEASURED = {
     "slowdown": "slowdown_mean", "response": "response_mean", "goodput": "goodput_fraction", "energy": "energy_j",
+    "value": "value_fraction",
 }  # fmt: skip
 """The metric of the tables that each reward is for."""
+EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
+REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
+"""Unless another is named."""
 BASELINES = ("fcfs", "random", "sjf")
+"""Of scheduling; of admission see `sim.experiment.admission_baselines`."""
 MOST_STEPS = 100_000_000
 
 
@@ -56,6 +63,7 @@ class Training:
     beside      the same of the baselines, by label
     comparison  learned policy and baselines on the scenario's own seed, or None where none was asked for
     runs        the runs behind it, by label
+    earned      the reward per task of these runs, by replication and label, where it is a sum that no metric tells
     """
 
     policy: Any
@@ -63,9 +71,10 @@ class Training:
     beside: dict[str, float]
     comparison: Comparison | None
     runs: dict[str, Any]
+    earned: pd.DataFrame | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}."""
+        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}, or admission."""
         registry.load_object("policies.learning.files:save")(self.policy, path)
         return Path(path)
 
@@ -81,11 +90,12 @@ def train(
     agent: str = "dqn",
     steps: int = 50_000,
     *,
+    decides: str = SCHEDULING,
     seed: int = 0,
     window: int = WINDOW,
-    reward: RewardLike = "slowdown",
+    reward: RewardLike | None = None,
     settings: Mapping[str, Any] | None = None,
-    baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] = BASELINES,
+    baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
     metrics: Iterable[str] = (),
     replications: int | None = None,
     overrides: Overrides = (),
@@ -94,14 +104,19 @@ def train(
 ) -> Training:
     """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
 
+    decides: what is learned, scheduling (which task goes where), or admission (who may wait at all, under the
+        scenario's own scheduler).
     agent: dqn, reinforce, or ppo (which needs the extra `learning`).
     steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
     window, reward: as in `sim.env`.  settings: of the agent, in place of its own ({"rate": 0.001}).
     baselines: policies to compare with, as in `compare`, over the scenario's replications unless told; none: ().
+        Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
     metrics: those compared; without them that of the reward.
     out: a file to write the policy to.
     """
     loaded = prepare(scenario, None, overrides)
+    if decides not in DECIDES:
+        raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
         raise UsageError(f"steps must be a whole number from 1 to {MOST_STEPS:,}, not {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < TRAINING:
@@ -109,23 +124,43 @@ def train(
     learner = make_agent(agent, {} if settings is None else settings)
     if out is not None:
         check_writable(out)
-    others = named_policies(baselines)
-    practice = Practice(loaded, window, reward, seed, steps, progress)
+    admission = decides == ADMISSION
+    if admission:
+        _refuse_others(loaded)
+        given = None if baselines is None else with_admissions(loaded, baselines)
+    else:
+        given = named_policies(BASELINES if baselines is None else baselines)
+    for value in (given or {}).values():
+        prepare(loaded, value).build()  # what is wrong with one is said before anything is trained
+    parts = check_reward(REWARD[decides] if reward is None else reward)
+    practice = Practice(loaded, window, parts, seed, steps, progress, decides)
     network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
     policy = registry.load_object("policies.learning.files:LearnedPolicy")(
         network, practice.episodes.window, practice.layout.types, practice.scale, agent,
         {
-            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": check_reward(reward),
+            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": parts,
             "settings": asdict(learner), "kept_after": practice.kept_after,
         },
+        decides,
     )  # fmt: skip
     if out is not None:
         registry.load_object("policies.learning.files:save")(policy, out)
+    others = given if given is not None else hand_written(loaded, parts, practice.played)
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
-    figures = list(metrics) or [MEASURED[name] for name in check_reward(reward)]
-    comparison, runs = _compared(loaded, policy, others, figures, replications)
-    return Training(policy, practice.table(), beside, comparison, runs)
+    if not others:
+        return Training(policy, practice.table(), beside, None, {})
+    figures = list(metrics) or [MEASURED[name] for name in parts]
+    comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice)
+    return Training(policy, practice.table(), beside, comparison, runs, earned)
+
+
+def _refuse_others(scenario: Scenario) -> None:
+    """ScenarioError where tasks do not simply come, wait and run; what could not be run need not be learned."""
+    from sim.policy.contract import PlanProblem
+
+    run = scenario.build()
+    registry.load_object("policies.learning.learned_admission:refuse_others")(PlanProblem(run.tasks, run.cluster))
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
@@ -168,32 +203,42 @@ def check_writable(path: str | Path) -> None:
 
 
 def _compared(
-    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None
-) -> tuple[Comparison | None, dict[str, Any]]:
+    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
+    practice: Practice,
+) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """The learned policy beside the others, on the scenario's own seed."""
+    import pandas as pd
+
     from sim.results.compare import compare as evaluate
 
-    if not others:
-        return None, {}
     with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
         path = Path(folder) / "policy.npz"
         registry.load_object("policies.learning.files:save")(policy, path)
-        mine = {"scheduler": {"name": "learned", "path": str(path.resolve())}}
-        chosen = {f"learned ({policy.agent})": mine, **others}
+        mine: Any = {"name": "learned", "path": str(path.resolve())}
+        whole = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
+        chosen = {f"learned ({policy.agent})": whole, **others}
         runs = run_policies(scenario, chosen, metrics=metrics, replications=replications)
-    return evaluate(runs, metrics, baseline=next(iter(runs))), runs
+        earned = None
+        if len(practice.parts) > 1:
+            count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())
+            seed = scenario.model.seed
+            earned = pd.DataFrame(
+                {label: practice.earned(prepare(scenario, value), seed, count) for label, value in chosen.items()}
+            )
+    return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
 
 
 class Practice:
     """The episodes an agent learns from (see `policies.learning.practice`), and the judge of its networks."""
 
     def __init__(
-        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None
-    ):
-        self.episodes = Episodes(scenario, window, reward, ahead=True)
-        self.judge = Episodes(scenario, window, reward, self.episodes.scale)
-        self.layout, self.scale = self.episodes.layout, self.episodes.scale
-        self.reward, self.seed, self.steps, self.progress = reward, seed, steps, progress
+        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
+        decides: str = SCHEDULING,
+    ):  # fmt: skip
+        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True)
+        self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
+        self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
+        self.seed, self.steps, self.progress = seed, steps, progress
         self.every = max(1, steps // JUDGED)
         self.curve: list[tuple[int, float]] = []
         self.kept: Any = None
@@ -201,12 +246,12 @@ class Practice:
         self.factor = self._factor()
 
     def _factor(self) -> float:
-        """What makes a reward about one per typical time, as it is when tasks start in order of arrival."""
+        """What makes a reward about one per typical time, as it is when what fits starts in order of arrival."""
         earned = time = 0.0
         for episode in range(PILOT):
             self.reset(episode)
             while not self.episodes.over:
-                earned += abs(self.episodes.step(int(self.episodes.mask.argmax())))
+                earned += abs(self.episodes.step(self.episodes.plain()))
             time += self.episodes.now
         return time / (earned * self.scale) if earned > 0 else 1.0
 
@@ -267,12 +312,20 @@ class Practice:
 
     def played(self, scenario: Scenario) -> float:
         """The same of the policy that the scenario names."""
-        episodes = Played(scenario, self.episodes.window, self.reward, self.scale)
+        episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
             earned += episodes.earned(VALIDATION + self.seed, replication)
             tasks += _tasks(episodes)
         return earned / max(tasks, 1)
+
+    def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
+        """Reward per task of so many runs of the policy that the scenario names."""
+        episodes = self._player(scenario)
+        return [episodes.earned(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
+
+    def _player(self, scenario: Scenario) -> Played:
+        return Played(scenario, self.episodes.window, self.parts, self.scale)
 
     def table(self) -> pd.DataFrame:
         """The learning curve."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAMES = {
     "slowdown": ("mean slowdown", -1.0), "response": ("mean response (s)", -1.0),
     "energy": ("energy per task (J)", -1.0), "goodput": ("share of tasks in time", 1.0),
+    "value": ("value per task", 1.0),
 }  # fmt: skip
 """Of each reward its figure per task, and the sign."""
 

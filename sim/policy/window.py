@@ -9,9 +9,11 @@ An observation is a vector of fixed length, every entry within ± `LIMIT`:
     of each of them on each type of device of the cluster:       PAIR
     of each type of device:                                      DEVICE
     of the whole:                                                WHOLE_SYSTEM
+    where admission is decided, of the task in question:         ASKED
 
 Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
 on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
+Where admission is decided (`sim.policy.door`), the task in question is shown first, and there are two actions.
 Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of the
 tasks shown, whatever the length of the queue.
 """
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +41,10 @@ TASK = ("present", "waited", "shortest", "urgency", "due", "slack", "width", "ra
 PAIR = ("possible", "fits", "time", "penalty", "share")
 DEVICE = ("free", "wanted", "backlog", "soonest")
 WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
+ASKED = ("value",)
+
+SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
+"""What a policy can learn to decide."""
 
 LIMIT = 10.0
 MOST_WINDOW = 1000
@@ -49,36 +56,44 @@ SHORTEST = 1e-9
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and action: so many tasks shown, on these types of device."""
+    """Sizes of observation and action: so many tasks shown, on these types of device, to decide about this."""
 
     window: int
     types: tuple[str, ...]
+    decides: str = SCHEDULING
 
     @classmethod
-    def of(cls, cluster: Cluster, window: int) -> Layout:
+    def of(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> Layout:
         """The types that the cluster has, in its order; cores only where a node has some."""
-        return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)))
+        return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
     def actions(self) -> int:
-        return self.window * len(self.types) + 1
+        return 2 if self.decides == ADMISSION else self.window * len(self.types) + 1
 
     @property
     def observation(self) -> int:
         kinds = len(self.types)
-        return self.window * (len(TASK) + kinds * len(PAIR)) + kinds * len(DEVICE) + len(WHOLE_SYSTEM)
+        asked = len(ASKED) if self.decides == ADMISSION else 0
+        return self.window * (len(TASK) + kinds * len(PAIR)) + kinds * len(DEVICE) + len(WHOLE_SYSTEM) + asked
 
     @property
     def inputs(self) -> int:
         """Length of a row of `rows`."""
         kinds = len(self.types)
-        return len(TASK) + len(PAIR) + len(DEVICE) + kinds + kinds * len(DEVICE) + len(WHOLE_SYSTEM) + 1
+        context = kinds * len(DEVICE) + len(WHOLE_SYSTEM) + 1
+        if self.decides == ADMISSION:
+            return len(TASK) + kinds * len(PAIR) + len(ASKED) + context
+        return len(TASK) + len(PAIR) + len(DEVICE) + kinds + context
 
     @cached_property
     def rows(self) -> np.ndarray:
         """Where each action finds what concerns it, one row an action: indexes into the observation with a 0 and a 1
         appended.  A row holds the task, the pair and the type of device, which type it is, the state of all types and
-        of the whole, and whether the action waits.  So one small network can score every action."""
+        of the whole, and whether the action waits.  So one small network can score every action.  Of admission the row
+        that accepts holds the task, with all types; the one that rejects only the state."""
+        if self.decides == ADMISSION:
+            return self._rows_of_admission
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
         pairs = tasks * len(TASK)
@@ -94,6 +109,14 @@ class Layout:
         own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
         return np.array([*rows, [zero] * own + context + [one]])
 
+    @property
+    def _rows_of_admission(self) -> np.ndarray:
+        zero, one = self.observation, self.observation + 1
+        pairs, asked = self.window * len(TASK), self.observation - len(ASKED)
+        context = range(asked - len(WHOLE_SYSTEM) - len(self.types) * len(DEVICE), asked)
+        task = [*range(len(TASK)), *range(pairs, pairs + len(self.types) * len(PAIR)), *range(asked, self.observation)]
+        return np.array([[zero] * len(task) + [*context, one], [*task, *context, zero]])
+
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """The rows of these actions of these observations (by their numbers)."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
@@ -105,8 +128,10 @@ class Layout:
 
 
 _PADDING = np.array([0.0, 1.0], np.float32)
-_STATIC = 7
-"""Facts of a task besides those by type of device."""
+_OWN = len(TASK)
+_ARRIVAL, _DEADLINE, _SHORTEST, _KIND, _WIDTH = range(_OWN, _OWN + 5)
+_STATIC = _OWN + 5
+"""Facts of a task besides those by type of device: its part of an observation, and what the changing ones need."""
 
 
 class Window(Scheduler):
@@ -115,6 +140,8 @@ class Window(Scheduler):
     Base of policies that choose by such actions: `choose` gives one of those that the mask allows.
     scale: seconds of a typical task.
     """
+
+    decides: ClassVar[str] = SCHEDULING
 
     def __init__(self, window: int, scale: float):
         self.window, self.scale = window, scale
@@ -125,19 +152,23 @@ class Window(Scheduler):
         self._ordered = True
         self._slot: dict[int, int] = {}
         self._free_slots: list[int] = []
+        self._dated = 0
+        """Waiting tasks that have a deadline."""
+        self._looked: tuple[list[Task], list[list[bool]]] | None = None
+        """The tasks shown and where each fits, between `anything` and what is done about it."""
         self._rates = [0.0, 0.0]
         self._rated_at = 0.0
         self._now = 0.0
 
     def begin(self, view: View) -> None:
         self.view = view
-        self.layout = Layout.of(view.cluster, self.window)
+        self.layout = Layout.of(view.cluster, self.window, self.decides)
         types = self.layout.types
         self._number = {name: number for number, name in enumerate(types)}
         self._capacity = np.array([view.cluster.count(name) for name in types], np.float64)
         self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
         self.running = [{} for _ in types]
-        self._static = np.zeros((64, _STATIC + 4 * len(types)))
+        self._static = np.zeros((64, _STATIC + len(types) * len(PAIR)))
         self._free_slots = list(range(64))[::-1]
         self._modes: dict[Shape, list[list[int]]] = {}
 
@@ -168,6 +199,7 @@ class Window(Scheduler):
             self._free_slots = list(range(size, 2 * size))[::-1]
         slot = self._slot[row] = self._free_slots.pop()
         self._static[slot] = self._facts(task)
+        self._dated += task.deadline < math.inf
         if self._waiting:
             last = next(reversed(self._waiting.values()))
             self._ordered = self._ordered and (last.arrival, last.index) < (task.arrival, row)
@@ -188,8 +220,10 @@ class Window(Scheduler):
         self._leave(row)
 
     def _leave(self, row: int) -> None:
-        if self._waiting.pop(row, None) is not None:
+        task = self._waiting.pop(row, None)
+        if task is not None:
             self._free_slots.append(self._slot.pop(row))
+            self._dated -= task.deadline < math.inf
 
     def _count(self, which: int, now: float) -> None:
         self._fade(now)
@@ -214,13 +248,16 @@ class Window(Scheduler):
         return [first, *islice(others, self.window - 1)]
 
     def anything(self) -> bool:
-        """Could any of the tasks shown start now?  Else there is nothing to choose, and nothing to observe."""
+        """Could any of the tasks shown start now?  Else there is nothing to choose, and nothing to observe.
+
+        Where there is, `observe` is to follow before anything changes: it takes over what was found here.
+        """
         self._fade(self.view.now)
         tasks = self.shown()
-        if self._singly(tasks):
-            kinds = range(len(self.layout.types))
-            return any(self.placement(task, kind) is not None for task in tasks for kind in kinds)
-        return any(any(self._fits_shape(shape)) for shape in dict.fromkeys(task.shape for task in tasks))
+        fits = self._fits(tasks)
+        found = any(map(any, fits))
+        self._looked = (tasks, fits) if found else None
+        return found
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The observation now, and which actions are possible.  `first`: as in `shown`.
@@ -229,56 +266,60 @@ class Window(Scheduler):
         """
         layout, view = self.layout, self.view
         kinds, now, scale = len(layout.types), view.now, self.scale
-        tasks = self.shown(first)
+        looked, self._looked = self._looked, None
+        if looked is None or first is not None:
+            tasks = self.shown(first)
+            fits = self._fits(tasks)
+        else:
+            tasks, fits = looked
         count = len(tasks)
         facts = self._static[[self._slot[task.index] for task in tasks]]
-        pairs = facts[:, _STATIC:].reshape(count, 4, kinds)
-        fits = self._fits(tasks, pairs[:, 0] > 0)
 
         found = np.zeros(layout.observation, np.float32)
-        shortest = facts[:, 0]
-        of_tasks = found[: count * len(TASK)].reshape(count, len(TASK))
-        of_tasks[:, 0] = 1.0
-        of_tasks[:, 1] = np.log1p((now - facts[:, 3]) / scale)
-        of_tasks[:, 2] = facts[:, 1]
-        of_tasks[:, 3] = scale / (scale + shortest)
-        of_tasks[:, 4] = facts[:, 4] < math.inf
-        slack = (facts[:, 4] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
-        of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
-        of_tasks[:, 6] = facts[:, 2]
+        shortest = facts[:, _SHORTEST]
+        of_tasks = found[: count * _OWN].reshape(count, _OWN)
+        of_tasks[:] = facts[:, :_OWN]
+        of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
+        if self._dated:
+            slack = (facts[:, _DEADLINE] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
+            of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
         of_tasks[np.argsort(shortest, kind="stable"), 7] = np.arange(count) / layout.window
 
-        start = layout.window * len(TASK)
+        start = layout.window * _OWN
         of_pairs = found[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
-        of_pairs[:, :, 0] = pairs[:, 0]
-        of_pairs[:, :, 1] = fits
-        of_pairs[:, :, 2:] = pairs[:, 1:].transpose(0, 2, 1)
+        of_pairs[:] = facts[:, _STATIC:].reshape(count, kinds, len(PAIR))
+        if count:
+            of_pairs[:, :, 1] = fits
 
         start += layout.window * kinds * len(PAIR)
-        of_devices = found[start : start + kinds * len(DEVICE)].reshape(kinds, len(DEVICE))
-        best = facts[:, 5].astype(np.intp)
-        work = np.bincount(best, weights=shortest * facts[:, 6], minlength=kinds)
+        best = facts[:, _KIND].astype(np.intp)
+        work = np.bincount(best, weights=shortest * facts[:, _WIDTH], minlength=kinds).tolist()
+        wanted = np.bincount(best, minlength=kinds).tolist()
         view.nodes.refresh()
         for number, name in enumerate(layout.types):
-            ends = self.running[number].values()
-            of_devices[number, 0] = self._free(name)
-            of_devices[number, 3] = math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0
-            work[number] += sum(end - now for end in ends if end > now)
-        of_devices[:, 0] /= self._capacity
-        of_devices[:, 1] = np.bincount(best, minlength=kinds) / layout.window
-        of_devices[:, 2] = np.log1p(work / (self._capacity * scale))
+            ends, capacity = self.running[number].values(), self._capacity[number]
+            ahead = work[number] + sum(end - now for end in ends if end > now)
+            found[start : start + len(DEVICE)] = (
+                self._free(name) / capacity, wanted[number] / layout.window, math.log1p(ahead / (capacity * scale)),
+                math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0,
+            )  # fmt: skip
+            start += len(DEVICE)
 
         self._fade(now)
         waiting = len(self._waiting)
-        found[-4:] = (
+        found[start : start + len(WHOLE_SYSTEM)] = (
             math.log1p(waiting / layout.window), max(0, waiting - layout.window) / max(waiting, 1),
             *(math.log1p(rate / MEMORY) for rate in self._rates),
         )  # fmt: skip
         np.minimum(np.maximum(found, -LIMIT, out=found), LIMIT, out=found)
-        mask = np.zeros(layout.actions, np.bool_)
-        mask[: count * kinds] = fits.ravel()
-        mask[-1] = bool(self._kind_of) or not fits.any()
-        return found, mask
+        return found, self._mask([fit for of_task in fits for fit in of_task])
+
+    def _mask(self, fits: list[bool]) -> np.ndarray:
+        """Which actions are possible."""
+        mask = np.zeros(self.layout.actions, np.bool_)
+        mask[: len(fits)] = fits
+        mask[-1] = bool(self._kind_of) or True not in fits
+        return mask
 
     def _free(self, name: str) -> float:
         """Free devices of a type, from the columns of the nodes: their number hardly matters then."""
@@ -287,40 +328,39 @@ class Window(Scheduler):
             column = self.view.nodes.cores
         return self.view.free(name) if column is None else float(column.sum())
 
-    def _facts(self, task: Task) -> np.ndarray:
-        """What does not change while a task waits."""
-        kinds, scale = len(self.layout.types), self.scale
-        modes, left = task.modes, 1.0 - task.done
-        facts = np.zeros(_STATIC + 4 * kinds)
-        by_kind = facts[_STATIC:].reshape(4, kinds)
+    def _facts(self, task: Task) -> list[float]:
+        """What does not change while a task waits: a row of `_static`, laid out as an observation is."""
+        scale = self.scale
+        modes, left, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
-        best = modes[task.modes_by_speed()[0]]
-        for position in reversed(task.modes_by_speed()):
+        best = modes[order[0]]
+        pairs = [0.0] * (len(self.layout.types) * len(PAIR))
+        for position in reversed(order):
             mode = modes[position]
             kind = self._number.get(mode.type.name)
             if kind is not None:
                 time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
                 width = mode.width / self._capacity[kind]
-                by_kind[:, kind] = 1.0, math.log(time / scale), math.log(time / shortest), width
-        kind = self._number.get(best.type.name, 0)
-        facts[:_STATIC] = (
-            shortest, math.log(shortest / scale), best.width / self._capacity[kind], task.arrival, task.deadline, kind,
-            best.width,
-        )  # fmt: skip
-        return facts
+                at = kind * len(PAIR)
+                pairs[at : at + len(PAIR)] = 1.0, 0.0, math.log(time / scale), math.log(time / shortest), width
+        kind, deadline = self._number.get(best.type.name, 0), task.deadline
+        due = 1.0 if deadline < math.inf else 0.0
+        width = best.width / self._capacity[kind]
+        return [
+            1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
+            task.arrival, deadline, shortest, kind, best.width, *pairs,
+        ]  # fmt: skip
 
-    def _fits(self, tasks: list[Task], possible: np.ndarray) -> np.ndarray:
+    def _fits(self, tasks: list[Task]) -> list[list[bool]]:
         """Which of these tasks could start now on which type."""
-        kinds = len(self.layout.types)
+        known: dict[Any, Placement | None] = {}
         if self._singly(tasks):
-            return np.array(
-                [[self.placement(task, kind) is not None for kind in range(kinds)] for task in tasks], np.bool_
-            ).reshape(len(tasks), kinds)
+            return [self._fits_task(task, known) for task in tasks]
         there: dict[Shape, list[bool]] = {}
         for task in tasks:
             if task.shape not in there:
                 there[task.shape] = self._fits_shape(task.shape)
-        return np.array([there[task.shape] for task in tasks], np.bool_).reshape(len(tasks), kinds) & possible
+        return [there[task.shape] for task in tasks]
 
     def _singly(self, tasks: list[Task]) -> bool:
         """Has each task to be asked by itself, for its data or for what admission allows it?"""
@@ -330,6 +370,33 @@ class Window(Scheduler):
         """On which types tasks of a shape could start now."""
         first, modes = self.view.first, shape.modes
         return [any(first(modes[position]) is not None for position in kind) for kind in self._positions(shape)]
+
+    def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
+        """The same of one task, with its data, and only in the modes that it may run in.
+
+        `known`: answers so far; tasks that share a mode and their data share the answer.
+        """
+        modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
+        row = []
+        for positions in self._positions(task.shape):
+            fits = False
+            for position in positions:
+                if allowed and position not in allowed:
+                    continue
+                mode = modes[position]
+                if mode not in known:
+                    known[mode] = self.view.first(mode)
+                placement = known[mode]
+                if placement is not None and items:
+                    key = mode, task.reads, task.writes
+                    if key not in known:
+                        known[key] = self._with_data(task, mode, placement)
+                    placement = known[key]
+                if placement is not None:
+                    fits = True
+                    break
+            row.append(fits)
+        return row
 
     def _positions(self, shape: Shape) -> list[list[int]]:
         """Modes of a shape by type of device."""
@@ -349,14 +416,14 @@ class Window(Scheduler):
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.type.name == name:
-                placement = self._first(task, mode)
+                placement = self._with_data(task, mode, self.view.first(mode))
                 if placement is not None:
                     return placement
         return None
 
-    def _first(self, task: Task, mode: Mode) -> Placement | None:
+    def _with_data(self, task: Task, mode: Mode, placement: Placement | None) -> Placement | None:
+        """Where the task would go in a mode that fits there: the first devices that have room for its data."""
         view = self.view
-        placement = view.first(mode)
         if placement is None or not view.items or view.holds(task, placement):
             return placement
         return next((p for node in view.nodes_fitting(mode) if (p := view.on_node(mode, node, task))), None)
@@ -369,18 +436,18 @@ class Window(Scheduler):
         task = self.shown()[position]
         placement = self.placement(task, kind)
         assert placement is not None, "the mask allows only what fits"
-        self.follow(task, placement)
+        self.follow(task, placement, self.view.now + self.view.duration(task, placement))
         return Start(task, placement)
 
-    def follow(self, task: Task, placement: Placement) -> None:
-        """A task is about to start, or to move, there."""
+    def follow(self, task: Task, placement: Placement, end: float) -> None:
+        """A task starts, or moves, there, and should end then."""
         row = task.index
         before = self._kind_of.get(row)
         if before is not None:
             del self.running[before][row]
         self._leave(row)
         kind = self._kind_of[row] = self._number[placement.mode.type.name]
-        self.running[kind][row] = self.view.now + self.view.duration(task, placement)
+        self.running[kind][row] = end
 
     def expected_end(self, task: Task) -> float:
         """When a running task should end, as it looked when it started."""

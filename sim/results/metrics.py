@@ -170,6 +170,15 @@ def goodput_fraction(run: Measured) -> float:
     return met / len(run.status) if having else math.nan
 
 
+def value_fraction(run: Measured) -> float:
+    """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals."""
+    weight = run.result.record.input.tasks.weight
+    weights = np.ones(len(run.status)) if weight is None else run.chosen(weight)
+    met = (run.status == COMPLETED) & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
+    total = float(weights.sum())
+    return float(weights[met].sum()) / total if total > 0 else math.nan
+
+
 def slo_attainment(run: Measured) -> float:
     """Met / all arrivals with a deadline; rejected, expired, failed and unfinished are misses."""
     met, having = _met(run)
@@ -387,8 +396,8 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     found |= _statistics("slowdown", "response / T* (time alone in the fastest mode, transfers included)")
     found |= _statistics(bound_name(bound), f"max(1, response / max(T*, {bound:g} s))")
     for metric in (
-        bsld_swf_mean, makespan, throughput, rejected_fraction, goodput, goodput_fraction, slo_attainment,
-        attainment_admitted,
+        bsld_swf_mean, makespan, throughput, rejected_fraction, goodput, goodput_fraction, value_fraction,
+        slo_attainment, attainment_admitted,
         gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
         energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j, energy_of_tasks_j,
         cost, cost_per_task, cost_held, gpu_seconds,
@@ -416,7 +425,7 @@ LAZY = frozenset(
     {
         *TOKENS, *FAIRNESS, *COSTS,
         "makespan_bound", "planned_makespan", "makespan_ratio",
-        "fragmentation", "rho_mean", "cache_hit_fraction", "gpu_seconds", "energy_of_tasks_j",
+        "fragmentation", "rho_mean", "cache_hit_fraction", "gpu_seconds", "energy_of_tasks_j", "value_fraction",
     }
 )  # fmt: skip
 """Metrics that cost more than a pass over the tasks, or that few runs have: computed only when asked for."""
@@ -433,8 +442,8 @@ RUN_ONLY = frozenset(
 
 HIGHER_IS_BETTER = frozenset(
     {
-        "completed", "throughput", "goodput", "goodput_fraction", "slo_attainment", "attainment_admitted", "jain",
-        "output_rate",
+        "completed", "throughput", "goodput", "goodput_fraction", "value_fraction", "slo_attainment",
+        "attainment_admitted", "jain", "output_rate",
     }
 )  # fmt: skip
 NO_DIRECTION = frozenset(

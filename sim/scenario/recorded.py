@@ -40,6 +40,9 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     if table.estimates and entry.estimates is not None:
         text = "the table has estimates of its own; give them once (a cluster's log leaves its own out with"
         raise context.fail((*path, "estimates"), f"{text} trace: {{estimates: perfect}})")
+    if entry.estimates is not None and entry.estimates.known == "mean":
+        text = "means are of times that are drawn by class; a table has estimates in columns such as gpu_time_estimate"
+        raise context.fail((*path, "estimates", "known"), text)
     served = _served(entry, name, path, table, context)
     context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)

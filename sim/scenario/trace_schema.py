@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -16,6 +16,9 @@ from sim.scenario.document import Document, Path_
 from sim.scenario.policy_schema import parameter_model
 from sim.scenario.problems import translate
 from sim.workload.traces import TaskTable
+
+if TYPE_CHECKING:
+    from sim.workload.job_rows import Parts
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class TraceSpec:
         """The tasks; ScenarioError with file, line and column otherwise."""
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         return reader(**self.parameters)
+
+    def parts(self, folder: Path) -> Parts | None:
+        """The tasks as tables on end, of which a nameless file in a folder holds what memory need not; None where the
+        format is read as a whole."""
+        parts = getattr(registry.entry("traces", self.format), "parts", None)
+        return None if parts is None else parts(folder, **self.parameters)
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:

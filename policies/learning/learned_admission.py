@@ -1,0 +1,66 @@
+"""An admission that was learned: `hetsim train --decides admission` made it, and here it runs, in NumPy alone.
+
+Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
+scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen in
+training (`sim.policy.door`).
+Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
+Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).
+No guarantee of any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was
+there; of those who run it knows the estimates only.
+Cost: a decision takes some 0.1 ms, more where hundreds wait and run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from policies.learning.files import load
+from sim.errors import Problem, ScenarioError
+from sim.model.paths import ExistingFile
+from sim.model.tasks import Task
+from sim.policy import Accept, Admission, PlanProblem, Reject, View
+from sim.policy.door import ACCEPT, Door
+from sim.policy.window import ADMISSION
+
+YES = Accept()
+
+
+class LearnedAdmission(Admission):
+    """Runs what `hetsim train --decides admission` learned.
+
+    path: its file (.npz); it must have been trained for admission, and for the types of device that the cluster has.
+    """
+
+    def __init__(self, path: ExistingFile):
+        self.path = Path(path)
+        self.policy = load(self.path, ADMISSION)
+        self.door = Door(self.policy.window, self.policy.scale)
+        self._no = Reject(reason="not worth it, as it was learned")
+
+    def check(self, problem: PlanProblem) -> None:
+        wrong = self.policy.problem(problem.cluster)
+        if wrong is not None:
+            raise ScenarioError(Problem(wrong, file=str(self.path)))
+        refuse_others(problem)
+
+    def begin(self, view: View) -> None:
+        self.door.begin(view)
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        return YES if self.policy.best(*self.door.ask(task)) == ACCEPT else self._no
+
+    def finished(self, task: Task) -> None:
+        self.door.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self.door.gone(task)
+
+
+def refuse_others(problem: PlanProblem) -> None:
+    """ScenarioError where tasks do not simply come, wait and run."""
+    if problem.tasks.predecessors is not None:
+        text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
+        raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))
+    if any(mode.batch_limit != 1 for shape in problem.tasks.shapes for mode in shape.modes):
+        text = "a learned admission does not know batches; it decides about tasks without a `service`"
+        raise ScenarioError(Problem(text, key="workload"))
