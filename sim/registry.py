@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 from functools import cache
 from typing import Any
 
-from sim.errors import UnknownName
+from sim.errors import RunError, UnknownName
 
 POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
 POLICY_GROUP = "hetsim.policies"
@@ -49,6 +50,8 @@ def policies(kind: str) -> dict[str, str]:
 def policy(kind: str, name: str) -> Any:
     """The class or function of a policy; UnknownName with a suggestion otherwise."""
     known = policies(kind)
+    if name not in known and (kind, name) in _not_here:
+        raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
     if name not in known:
         plural = {"scheduler": "policies"}.get(kind, f"policies --kind {kind}")
         raise UnknownName(kind, name, known, f" (hetsim list {plural})")
@@ -57,6 +60,8 @@ def policy(kind: str, name: str) -> Any:
 
 
 _registered: dict[str, dict[str, Any]] = {}
+_not_here: dict[tuple[str, str], str] = {}
+"""What another process registered and this one cannot load, and why."""
 
 
 def register(name: str, item: Any, kind: str = "scheduler") -> Any:
@@ -68,6 +73,26 @@ def register(name: str, item: Any, kind: str = "scheduler") -> Any:
         raise UnknownName("policy kind", kind, POLICY_KINDS)
     _registered.setdefault(kind, {})[name] = item
     return item
+
+
+def to_send() -> tuple[tuple[str, str, bytes], ...]:
+    """What was registered in this process, for another one: kind, name and what `receive` makes it of there.
+
+    Each by itself, for a process elsewhere may lack the module of one that no scenario of ours names.  What cannot be
+    pickled raises what `pickle` raises.
+    """
+    return tuple(
+        (kind, name, pickle.dumps(item)) for kind, items in _registered.items() for name, item in items.items()
+    )
+
+
+def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
+    """Make known here what another process registered; what cannot be loaded is told when it is asked for."""
+    for kind, name, packed in sent:
+        try:
+            register(name, pickle.loads(packed), kind)
+        except (ImportError, AttributeError) as problem:
+            _not_here[kind, name] = str(problem)
 
 
 def table(kind: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -671,6 +672,36 @@ def test_an_interrupt_ends_with_130(here: Path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, out, error) == (130, "", "interrupted\n")
+
+
+def workers_of(process: subprocess.Popen, wanted: int) -> list[int]:
+    """Process numbers of its workers, once there are so many."""
+    psutil = pytest.importorskip("psutil")
+    while process.poll() is None:
+        children = psutil.Process(process.pid).children()
+        found = [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
+        if len(found) >= wanted:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it ended before it had workers")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_whoever_ends_it_ends_its_workers_too(here: Path, number: int, code: int):
+    """They hold its pipes: `communicate` returns when the last of them is gone."""
+    (here / "long.yaml").write_text(GOOD.replace("count: 30", "count: 50000"))
+    process = start("run", "long.yaml", "--replications", "5000", "--workers", "3", start_new_session=True)
+    workers = workers_of(process, 2)
+    process.send_signal(number)
+    try:
+        out, error = process.communicate(timeout=60)
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+    assert (process.returncode, out) == (code, "")
+    if number == signal.SIGTERM:  # of a kill only Python's own tracker of semaphores says anything
+        assert error == "terminated\n"
 
 
 def test_a_broken_pipe_is_silent(here: Path):

@@ -13,15 +13,21 @@ from hand_made import cluster, gpu_mode, record, workload
 import sim
 from sim.cli.program import hetsim
 from sim.errors import UnknownName, UsageError
+from sim.experiment.directory import load_any
 from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.tasks import Mode, Shape
+from sim.report.groups import groups_lines
+from sim.report.html import report
 from sim.report.overview import comparison_remarks, headline, remarks
 from sim.results import fragmentation, groups, metric_sets
 from sim.results.bounds import area_bound
 from sim.results.compare import compare
-from sim.results.groups import OTHERS, gpus_label, named_users, table_of_groups, tables_of_groups
+from sim.results.group_differences import difference_cells, differences_of_groups
+from sim.results.groups import OTHERS, gpus_label, group_values, named_users, table_of_groups, tables_of_groups
 from sim.results.load import least_area, offered_load
+from sim.results.replications import Replications
 from sim.results.result import Result
+from sim.results.statistics import paired_differences
 from sim.results.whole_gpus import whole_gpu_steps
 
 USERS = 15
@@ -57,7 +63,7 @@ def test_groups_of_gpus(gpus, label):
 def test_groups_of_gpus_stand_by_size():
     labels = ["16", "1 to 8", "8", "none", "9–15", "2 to 8", "part of one", "2"]
     expected = ["none", "part of one", "2", "8", "1 to 8", "2 to 8", "9–15", "16"]
-    assert groups._in_order("gpus", labels) == expected
+    assert groups.in_order("gpus", labels) == expected
 
 
 def test_every_group_is_measured_as_if_it_were_all():
@@ -423,3 +429,157 @@ def test_a_plan_that_is_not_proven_optimal_is_told_once():
     assert compare(runs).plan_notes == ["mct: not proven optimal, gap 5 %"]
     assert "is not proven optimal" in runs["mct"].warnings[0]
     assert comparison_remarks(runs) == [] and remarks(runs["mct"]) == []
+
+
+# Differences of groups --------------------------------------------------------------------------------------------
+
+
+def hand_made_replications(values):
+    """Replications of which the means of groups are given: group -> one a replication."""
+    found = Replications()
+    for number in range(len(next(iter(values.values())))):
+        kept = {f'_by:["class", "{group}", "wait_mean"]': each[number] for group, each in values.items()}
+        found.add_values({"replication": float(number), "wait_mean": float(number), **kept})
+    return found
+
+
+def test_differences_of_groups_are_paired_and_tested_together():
+    random = np.random.default_rng(4)
+    load = random.exponential(100.0, 20)  # what all policies have in common
+    noise = random.normal(size=(4, 20))
+    noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, ddof=1, keepdims=True)
+    # Student's t of the four differences: -5.4, -2.34 (p = 0.03), 0 and 13.
+    of_b = {"x": load + noise[0] - 1.2, "y": load + noise[1]}
+    of_c = {"x": load + noise[2] - 0.523, "y": load + noise[3] + 3}
+    runs = {"a": hand_made_replications({"x": load, "y": load}), "b": hand_made_replications(of_b),
+            "c": hand_made_replications(of_c)}  # fmt: skip
+    found = differences_of_groups(runs, "class")
+    assert list(found.columns) == ["class", "metric", "policy", "other", "difference", "half_width", "p",
+                                   "significant", "n"]  # fmt: skip
+    assert found[["class", "policy", "other"]].to_numpy().tolist() == [
+        ["x", "b", "a"], ["x", "c", "a"], ["y", "b", "a"], ["y", "c", "a"]
+    ]  # fmt: skip
+    values = {label: group_values(run, "class") for label, run in runs.items()}
+    plain = [values[p][g, "wait_mean"] - values["a"][g, "wait_mean"] for g in "xy" for p in "bc"]
+    expected = paired_differences(plain)  # all four at once
+    assert found["difference"].tolist() == pytest.approx([one.mean for one in expected])
+    assert found["half_width"].tolist() == pytest.approx([one.half_width for one in expected])
+    assert found["significant"].tolist() == [one.significant for one in expected] == [True, False, False, True]
+    apart = found["difference"].abs() > found["half_width"]
+    assert apart.tolist() == found["significant"].tolist()
+    # By itself, without the other groups, the smaller of the two would have passed for a difference.
+    assert paired_differences([plain[1]])[0].p == pytest.approx(0.03, abs=0.001)
+    reverse = differences_of_groups(runs, "class", "c").set_index(["class", "policy"])
+    assert reverse.loc[("y", "a"), "difference"] == pytest.approx(-expected[3].mean)
+
+
+def test_stars_of_groups_are_seldom_wrong():
+    """Without any difference, the share of tables that have one is at most 5 %."""
+    random = np.random.default_rng(9)
+    wrong = 0
+    for _ in range(400):
+        runs = {name: hand_made_replications({g: random.normal(10, 1, 10) for g in "vwxyz"}) for name in "abc"}
+        wrong += differences_of_groups(runs, "class")["significant"].any()
+    assert wrong / 400 < 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_groups_that_a_policy_leaves_undefined_are_not_compared():
+    nan = math.nan
+    runs = {
+        "a": hand_made_replications({"x": [1.0, 2.0, 3.0], "y": [1.0, nan, 3.0], "z": [1.0, 2.0, 3.0]}),
+        "b": hand_made_replications({"x": [2.0, nan, 4.0], "y": [2.0, nan, 4.5], "w": [1.0, 2.0, 3.0]}),
+    }
+    found = differences_of_groups(runs, "class").set_index("class")
+    assert list(found.index) == ["x", "y", "z", "w"]
+    assert math.isnan(found.loc["x", "difference"])  # one of the pairs lacks it for b only
+    assert (found.loc["y", "difference"], found.loc["y", "n"]) == (1.25, 2)
+    assert found.loc[["z", "w"], "difference"].isna().all()
+    assert not found["significant"].any()
+    fewer = {"a": runs["a"], "b": hand_made_replications({"x": [2.0, 4.0], "y": [nan, nan]})}
+    shorter = differences_of_groups(fewer, "class").set_index("class")
+    assert (shorter.loc["x", "difference"], shorter.loc["x", "n"]) == (1.5, 2)
+    with pytest.raises(UnknownName, match='unknown policy "c"'):
+        differences_of_groups(runs, "class", "c")
+
+
+def test_a_comparison_tells_differences_of_groups(compared):
+    found = compared.differences_by("gpus", ["wait_mean"])
+    assert found["gpus"].tolist() == ["part of one", "1", "4"]
+    assert (found["policy"] == "sjf").all()
+    assert (found["other"] == "fcfs").all()
+    table = compared.by("gpus")["wait_mean"]["mean"]
+    for row in found.to_dict("records"):
+        assert row["difference"] == pytest.approx(table[row["gpus"], "sjf"] - table[row["gpus"], "fcfs"])
+    assert not compared.differences_by("class")["metric"].isin(["makespan"]).any()
+    based = sim.compare(mix(), ["fcfs", "sjf", "las"], replications=3, by=["class"], baseline="sjf")
+    assert based.differences_by("class")["other"].unique().tolist() == ["sjf"]
+    one = sim.compare(mix(), ["fcfs", "sjf"]).differences_by("class", ["wait_mean"])
+    assert one["difference"].notna().all()
+    assert one["half_width"].isna().all()
+    assert not one["significant"].any()
+    with pytest.raises(UsageError, match='by=\\["class"\\]'):
+        sim.compare(mix(), ["fcfs", "sjf"], replications=2).differences_by("class")
+
+
+def test_what_is_not_random_has_differences_without_intervals():
+    jobs = {"arrivals": {"process": "deterministic", "rate": "12/h"}, "count": 20}
+    entries = [{**jobs, "name": "short", "class": "short", "gpu_time": "3 min"},
+               {**jobs, "name": "long", "class": "long", "gpu_time": "8 min"}]  # fmt: skip
+    nodes = {"gpus": {"type": "a", "count": 1}}
+    scenario = {"name": "d", "cluster": {"nodes": nodes}, "workload": entries, "policy": "fcfs"}
+    found = sim.compare(scenario, ["fcfs", "sjf"], replications=3, by=["class"])
+    assert found.identical
+    rows = found.differences_by("class", ["wait_mean"])
+    assert (rows["difference"] != 0).any()
+    assert rows["half_width"].isna().all()
+    assert rows["n"].tolist() == [1, 1]
+    said = groups_lines(tables_of_groups(found.runs, ["class"]), ["class"], (), found)
+    assert said[-1].startswith("Nothing here is random")
+
+
+def test_the_command_line_tells_differences_of_groups(file):
+    arguments = ["compare", file, "--policy", "fcfs", "--policy", "sjf", "--policy", "las", "--replications", "12",
+                 "--by", "gpus"]  # fmt: skip
+    shown = call(*arguments).stdout
+    part = shown.partition("Differences to fcfs, by GPUs asked for:\n")[2]
+    assert all(len(line) <= 100 for line in part.splitlines())
+    assert "Holm over all groups and policies of a metric, 12 replications" in " ".join(part.split())
+    assert "The same under all policies in every run: GPU time." in part
+    table = json.loads(call(*arguments, "--json").stdout)["group_differences"]["gpus"]
+    waits = [row for row in table if row["metric"] == "wait_mean"]
+    assert [(row["gpus"], row["policy"]) for row in waits] == [
+        (group, policy) for group in ("part of one", "1", "4") for policy in ("sjf", "las")
+    ]
+    head, *lines = part.splitlines()
+    column = slice(head.index("policy") + 6, head.index("wait mean") + 11)
+    cells = [line[column].strip() for line in lines[:6]]
+    assert [cell.endswith("*") for cell in cells] == [row["significant"] for row in waits]
+    assert any(row["significant"] for row in waits)
+    assert [cell.startswith("+") for cell in cells] == [row["difference"] > 0 for row in waits]
+    based = call(*arguments, "--baseline", "las").stdout
+    assert "Differences to las, by GPUs asked for:" in based
+    one = call(*arguments[:-4], "--by", "class").stdout
+    assert "One run of each policy says nothing about chance" in one.partition("Differences to fcfs, by class:")[2]
+    assert "*" not in one.partition("Differences to")[2]
+
+
+def test_differences_of_shares_are_percentage_points():
+    cells = difference_cells("slo_attainment", [0.125, -0.04, 0.0, math.nan], [0.031, math.nan, 0.0, math.nan],
+                             [True, False, False, False])  # fmt: skip
+    assert cells == ["+12.5 ± 3.1 points *", "-4 points", "0 points", "–"]
+
+
+def test_the_report_has_differences_of_groups(file, tmp_path):
+    out = tmp_path / "out"
+    done = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "3", "--baseline", "fcfs",
+                "--out", str(out), "-q")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads((out / "comparison.json").read_text())
+    assert told["baseline"] == "fcfs"
+    assert set(told["group_differences"]) == {"class", "gpus", "user"}
+    loaded = load_any(out)
+    assert loaded.baseline == "fcfs"
+    page = report(loaded, "out")
+    assert page.count("Differences to fcfs. ± are 95 % intervals of paired differences") == 3
+    row = loaded.differences_by("class", ["wait_mean"]).set_index("class").loc["gang"]
+    assert f'data-value="{float(row["difference"])!r}"' in page

@@ -183,3 +183,28 @@ def test_where_more_is_worse_the_smallest_is_named():
     assert found.size is None
     assert found.sentences[-1].startswith("With 3 it is closer")
     assert len(sim.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1
+
+
+def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any):
+    import yaml
+
+    path = tmp_path / "servers.yaml"
+    path.write_text(yaml.safe_dump({**SERVERS, "horizon": "10 min"}))
+    words = ["size", str(path), "--target", "wait_mean < 1 ms", "--over", COUNT, "--from", "3", "--to", "4",
+             "--replications", "3"]  # fmt: skip
+    plain = CliRunner().invoke(main, words)
+    assert plain.exit_code == 4
+    assert f"No {COUNT} from 3 to 4 is shown to meet wait_mean < 1 ms" in plain.stdout
+    assert plain.stderr == ""
+    told = CliRunner().invoke(main, [*words, "--json"])
+    assert told.exit_code == 4
+    found = json.loads(told.stdout)
+    assert (found["met"], found["size"], found["from"], found["to"]) == (False, None, 3, 4)
+    assert {trial["verdict"] for trial in found["trials"]} == {MISSED}
+    missed = sim.size(str(path), "wait_mean < 1 ms", COUNT, least=3, most=4, replications=3)
+    assert (missed.met, missed.to_json()) == (False, found)
+    met = CliRunner().invoke(main, [*words, "--target", "wait_mean < 10 s", "--json"])
+    assert (met.exit_code, json.loads(met.stdout)["met"]) == (0, True)
+    for help_text in (["--help"], ["size", "--help"]):
+        said = " ".join(CliRunner().invoke(main, help_text).stdout.split())
+        assert "4 nothing meets the target" in said or "Exit code 4" in said

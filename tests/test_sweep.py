@@ -13,7 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -348,8 +348,7 @@ def test_keys_that_do_not_exist(over: dict[str, Any], said: str):
         ({"over": OVER, "resume": True}, "nothing to resume"),
         ({"over": OVER, "workers": 2, "dask": "tcp://127.0.0.1:1"}, "has workers of its own"),
         ({"over": {**OVER, "policy": ["sjf"]}, "policies": ["fcfs"]}, "policies are given twice"),
-        ({"over": OVER, "overrides": {"warmup": "auto"}}, "warmup: auto"),
-        ({"over": OVER, "overrides": {"replications": {"precision": "5%", "metric": "wait_mean"}}}, "not a precision"),
+        ({"over": OVER, "overrides": {"warmup": "auto"}}, "warmup: auto .* at least 5 of them"),
     ],
 )
 def test_wrong_calls_are_told(given: dict[str, Any], said: str):
@@ -631,6 +630,17 @@ def test_any_executor_gives_the_same_table():
         others = [found(workers=2), found(executor=pool, workers=3)]
     for other in others:
         pd.testing.assert_frame_equal(other.table, alone.table, check_exact=True)
+
+
+def test_a_policy_that_workers_cannot_load_matters_only_where_it_is_named(monkeypatch):
+    """As one that was registered in a notebook, and workers elsewhere that have not its module."""
+    module = ModuleType("only_here")
+    module.Mine = type("Mine", (ListScheduler,), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    registry.register("mine", module.Mine)
+    found = sweep(SMALL, {RATE: ["1/s"]}, policies=["fcfs", "mine"], workers=2).table
+    assert found["status"].tolist() == ["done", "failed"]
+    assert 'scheduler "mine" cannot be loaded in the worker process: No module named' in found["error"][1]
 
 
 def test_a_dask_address_that_does_not_answer():

@@ -61,7 +61,7 @@ def compare(
     Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
     """
     from sim.errors import UsageError
-    from sim.experiment.compare import run_policies, select_best
+    from sim.experiment.compare import asked_for, run_policies, select_best
     from sim.experiment.directory import check_target, comparison_json, save_comparison
     from sim.experiment.policies import named_policies
     from sim.results.compare import compare as evaluate
@@ -93,6 +93,7 @@ def compare(
                 replications=replications, check=check, overrides=overrides, workers=workers, progress=bar, by=groups,
             )  # fmt: skip
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
+    comparison.asked = asked_for(metrics, by, best, probability, delta, replications)
     from sim.report.overview import comparison_remarks
     from sim.results.groups import tables_of_groups
 
@@ -153,4 +154,4 @@ def _show(
     from sim.results.metric_sets import by_name
 
     lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
-    console.lines([*lines, *groups_lines(tables, by, by_name(metrics))])
+    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison)])

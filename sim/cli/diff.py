@@ -70,10 +70,13 @@ def _value(value: Any) -> str:
     return "not given" if value is None else str(value)
 
 
-def _written(column: str, values: list[float]) -> list[str]:
+def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
+    """The columns of a table, all in one unit: what is set side by side is compared at a glance."""
     from sim.report.terminal import several, units_of
 
-    return several(values, units_of("response" if column in ("start", "finish") else column))
+    units = units_of("response" if column in ("start", "finish") else column)
+    texts = iter(several([value for values in columns for value in values], units))
+    return [[next(texts) for _ in values] for values in columns]
 
 
 def _groups(found: Any, group: str, asked: bool) -> list[str]:
@@ -84,7 +87,7 @@ def _groups(found: Any, group: str, asked: bool) -> list[str]:
         return []
     shown = table if len(table) <= MOST_GROUPS else table.iloc[[*range(MOST_GROUPS // 2), *range(-MOST_GROUPS // 2, 0)]]
     rows = [[group, "tasks", "gained", "lost", "mean in a", "mean in b", "mean change"]]
-    texts = [_written(found.column, shown[name].tolist()) for name in ("mean_a", "mean_b", "change_mean")]
+    texts = _written(found.column, [shown[name].tolist() for name in ("mean_a", "mean_b", "change_mean")])
     for (name, row), *cells in zip(shown.iterrows(), *texts, strict=True):
         counts = [terminal.count(float(row[column])) for column in ("tasks", "gained", "lost")]
         rows.append([str(name) or "(none)", *counts, *cells])
@@ -99,7 +102,7 @@ def _tasks(found: Any, top: int) -> list[str]:
     if frame.empty:
         return []
     rows = [["task", "class", "user", f"{found.column} in a", "in b", "change"]]
-    texts = [_written(found.column, frame[name].tolist()) for name in ("a", "b", "change")]
+    texts = _written(found.column, [frame[name].tolist() for name in ("a", "b", "change")])
     for row, *cells in zip(frame[["id", "class", "user"]].astype(str).to_numpy().tolist(), *texts, strict=True):
         rows.append([*row, *cells])
     return ["", "tasks that changed most", *terminal.table(rows, right=(3, 4, 5))]

@@ -1,6 +1,7 @@
 """The command group: its verbs, and how whatever goes wrong ends: in a sentence and an exit code.
 
-0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 130 interrupted.
+0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target (size), 130 interrupted,
+143 terminated.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -39,7 +43,7 @@ VERBS = {
 VERBOSE = "hetsim.verbose"
 """Key of the context's `meta` under which commands leave their `-v`."""
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 MOST_PROBLEMS = 500
 """Problems listed one by one; the rest is counted."""
@@ -73,10 +77,32 @@ class Program(Verbs):
     def invoke(self, context: click.Context) -> Any:
         if os.environ.get("NO_COLOR"):
             context.color = False
-        code = guarded(context, lambda: super(Program, self).invoke(context))
+        with termination_heard():
+            code = guarded(context, lambda: super(Program, self).invoke(context))
         if code:
             context.exit(code)
         return None
+
+
+class Terminated(KeyboardInterrupt):
+    """Somebody asked this process to end (kill, timeout, scancel): as an interrupt, with another word and code."""
+
+
+@contextmanager
+def termination_heard() -> Iterator[None]:
+    """SIGTERM raises `Terminated` meanwhile, so that what is under way is tidied up and what can be resumed says so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminated(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def guarded(context: click.Context, action: Callable[[], Any]) -> int:
@@ -88,6 +114,9 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
         return 0
     except (click.exceptions.Exit, click.ClickException):
         raise
+    except Terminated:
+        click.echo("terminated", err=True)
+        return TERMINATED
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -156,7 +185,8 @@ def defect(error: Exception) -> str:
 @click.group(
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, "
+    "4 nothing meets the target (size), 130 interrupted, 143 terminated.",
 )
 @click.version_option(package_name=None, version=importlib.import_module("sim").__version__, prog_name="hetsim")
 def hetsim() -> None:

@@ -9,6 +9,9 @@ import click
 from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Share, Whole
 
+NOT_MET = 4
+"""Exit code where no size is shown to meet the target: the search went well, and has no answer."""
+
 
 @click.command(short_help="Find the smallest cluster that meets a target.")
 @SCENARIO
@@ -37,7 +40,8 @@ def size(
     """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target.
 
     The target is about the expectation of a replication's value. Found by bisection, which supposes that more is
-    never worse.
+    never worse. Exit code 4 if no size within --from and --to is shown to meet the target; what was tried is printed
+    all the same.
     """
     from sim.experiment.size import size as search
 
@@ -50,6 +54,8 @@ def size(
         console.as_json(found.to_json())
     else:
         console.lines(_lines(found))
+    if not found.met:
+        click.get_current_context().exit(NOT_MET)
 
 
 def _lines(found: Any) -> list[str]:

@@ -78,9 +78,13 @@ def sweep(
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
     (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after
     an interruption. A run that fails is a row with its error.
+
+    Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
+    each is then found for every row as `hetsim compare` does it at that point.
     """
     from sim.errors import UsageError
-    from sim.experiment.sweep import cores, estimate_sweep, plan_sweep, sweep_plan
+    from sim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
+    from sim.experiment.sweep_making import cores
 
     if by_replication and not as_json:
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
@@ -143,6 +147,7 @@ def _interrupted(out: Path | None, cache: Path | None) -> str:
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     from sim.report import terminal
+    from sim.scenario.schema import LEAST_FOR_PRECISION
 
     shown = plan.table
     if as_json:
@@ -150,6 +155,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
         console.as_json({
             "scenario": plan.base.name, "rows": rows, "replications": plan.replications, "runs": found.runs,
             "there": found.there, "seconds": None if found.total != found.total else round(found.total, 1),
+            "lower_bound": found.at_least,
         })  # fmt: skip
         return
     rows = [[str(title) for title in shown.columns]]
@@ -157,9 +163,14 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     lines = terminal.table(rows)
     if len(shown) > SHOWN_POINTS:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
-    each = f", {plan.replications:,} replications each" if plan.replications > 1 else ""
+    each, most = "", plan.amount.most
+    if plan.amount.precision is not None:
+        each = f", {LEAST_FOR_PRECISION} to {most:,} replications each"
+    elif most > 1:
+        each = f", {most:,} replications each"
     head = f"{plan.base.name}: {len(shown):,} rows{each}"
-    console.lines([head, "", *lines, "", found.sentence])
+    remarks = [line for text in plan.remarks for line in terminal.wrapped(text, indent=2)]
+    console.lines([head, "", *lines, "", *remarks, found.sentence])
 
 
 def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
@@ -173,7 +184,7 @@ def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
     lines += ["", *_best(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals for the expectation of one replication's value")
-    console.lines([*lines, *outcome.remarks])
+    console.lines([*lines, *(line for text in outcome.remarks for line in terminal.wrapped(text, indent=2))])
 
 
 def _best(outcome: Any) -> list[str]:

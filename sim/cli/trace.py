@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,11 @@ from sim.cli.options import JSON, VERBOSITY, together
 from sim.cli.program import Verbs
 
 if TYPE_CHECKING:
+    from sim.scenario.trace_schema import TraceSpec
     from sim.workload.traces import TaskTable
+
+ONE_PIECE = (".zip", ".tar")
+"""Suffixes of packed files to which nothing can be added."""
 
 READING = together(
     click.argument("file", metavar="FILE"),
@@ -155,21 +160,31 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
     """Write a trace as a plain table.
 
     Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
-    which is CSV.
+    which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in a nameless file beside
+    TARGET until the last one is read.
     """
     from sim.errors import UsageError
-    from sim.workload.task_table import PARQUET, write
+    from sim.workload.task_table import PARQUET, write, write_parts
 
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
-    table = read(file, form, options)
-    if table.requests and target.suffix.lower() in PARQUET:
-        raise UsageError(f"{target}: a table of requests is written as CSV; name it {target.with_suffix('.csv').name}")
-    write(table, target)
-    console.note(f"{target}: {len(table):,} {_rows(table)}")
-    for remark in table.notes:
+    spec = _spec(file, form, options)
+    parts = None if target.suffix.lower() in ONE_PIECE else spec.parts(target.parent)
+    if parts is not None:
+        with closing(parts):
+            console.note(f"{target}: {write_parts(parts, target):,} tasks")
+        remarks = parts.notes
+    else:
+        table = spec.read()
+        if table.requests and target.suffix.lower() in PARQUET:
+            name = target.with_suffix(".csv").name
+            raise UsageError(f"{target}: a table of requests is written as CSV; name it {name}")
+        write(table, target)
+        console.note(f"{target}: {len(table):,} {_rows(table)}")
+        remarks = table.notes
+    for remark in remarks:
         console.note(remark)
 
 
@@ -191,6 +206,10 @@ def format_of(file: str, form: str | None) -> str:
 
 def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
     """The tasks in a file, through the registered reader; problems are addressed by its parameters."""
+    return _spec(file, form, options).read()
+
+
+def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     from dataclasses import replace
 
     from sim.errors import ScenarioError
@@ -202,7 +221,7 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
     if problems:
         prefix = "workload.0.trace."
         raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
-    return specs[0].read()
+    return specs[0]
 
 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def tune(
     """
     from sim.cli.sweep import over_given
     from sim.errors import UsageError
-    from sim.experiment.sweep import cores
+    from sim.experiment.sweep_making import cores
     from sim.experiment.tune import tune as search
 
     if dask is not None and workers is not None:

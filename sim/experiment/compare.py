@@ -60,12 +60,27 @@ def compare(
             scenario, policies, best, probability, delta, metrics=names or (), seed=seed, replications=replications,
             check=check, overrides=overrides, workers=workers, progress=progress, by=by,
         )  # fmt: skip
-        return evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
+        selected = evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
+        selected.asked = asked_for(names, by, best, probability, delta, replications)
+        return selected
     plain = run_policies(
         scenario, policies, metrics=names or (), seed=seed, replications=replications, check=check,
         overrides=overrides, workers=workers, progress=progress, by=by,
     )  # fmt: skip
-    return evaluate(plain, names, baseline=baseline, confidence=confidence)
+    compared = evaluate(plain, names, baseline=baseline, confidence=confidence)
+    compared.asked = asked_for(names, by)
+    return compared
+
+
+def asked_for(
+    metrics: Iterable[str] | None, by: str | Iterable[str], best: str | None = None, probability: float | None = None,
+    delta: float | None = None, replications: int | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`Comparison.asked`; what was left out is not in it."""
+    asked: dict[str, Any] = {"metrics": list(metrics or ()), "by": [by] if isinstance(by, str) else list(by)}
+    if best is not None:
+        asked |= {"best": best, "probability": probability, "delta": delta, "replications": replications}
+    return {name: value for name, value in asked.items() if value}
 
 
 def select_best(

@@ -20,6 +20,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,8 @@ def save_comparison(
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
+        if comparison.asked:
+            about["asked"] = dict(comparison.asked)
         _write_json(folder / MARK, about)
 
     until = None  # the common end of the time axes
@@ -190,8 +193,10 @@ def comparison_json(
     """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}.
 
     Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
-    tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}}.
+    tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
+    "group_differences": {by: [...]}, which are like "differences" with the group besides.
     """
+    from sim.results.group_differences import differences_json
     from sim.results.groups import groups_json
     from sim.results.result import Result, json_number, json_values
 
@@ -209,10 +214,15 @@ def comparison_json(
         "seed": first.seed,
         **({"plans": plans} if plans else {}),
         "policies": {label: outcome.to_json()["summary"] for label, outcome in runs.items()},
+        "baseline": comparison.baseline,
         "differences": differences,
         "winners": comparison.winners,
         "sentences": comparison.sentences,
         **({"groups": groups_json(groups, not isinstance(first, Result))} if groups else {}),
+        **(
+            {"group_differences": {by: differences_json(comparison.differences_by(by)) for by in groups}}
+            if groups else {}
+        ),
         **({"selection": _selection(comparison.selection)} if comparison.selection is not None else {}),
     }
 
@@ -281,8 +291,8 @@ def load_comparison(directory: str | Path) -> Comparison:
         raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
     runs = {label: load_run(place) for label, place in labels.items()}
     others = sorted({other for _, other in pairs})
-    baseline = others[0] if len(others) == 1 and len(runs) > 2 else None
-    return compare(runs, metrics, baseline=baseline)
+    baseline = told.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
+    return replace(compare(runs, metrics, baseline=baseline), asked=about.get("asked", {}))
 
 
 def first_run(directory: str | Path) -> Result:

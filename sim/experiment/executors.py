@@ -6,15 +6,20 @@ many jobs keep it busy, what to do when a worker has died, and how to let go of 
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from typing import Any
 
+from sim import registry
 from sim.errors import RunError, UsageError
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
@@ -40,9 +45,18 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
     pool.shutdown(wait=True, cancel_futures=True)
 
 
-def ignore_interrupts() -> None:
-    """In a worker process: an interrupt is for the process that started us."""
+def as_worker() -> None:
+    """In a worker process: an interrupt is for the process that started us, and without that one we are not wanted."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: Any) -> None:
+    """End this process at once when that one, of which we hold the sentinel, has ended, however it did."""
+    wait([sentinel])
+    os._exit(1)
 
 
 @contextmanager
@@ -62,15 +76,21 @@ def interrupts_held() -> Iterator[None]:
 
 
 def packed(setup: Any) -> bytes:
-    """Pickled here, so that what cannot be sent is said in a sentence."""
-    import pickle
-
+    """What workers need, and the policies registered here; pickled here, so that what cannot be sent is said in a
+    sentence."""
     try:
-        return pickle.dumps(setup)
+        return pickle.dumps((registry.to_send(), setup))
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
         raise UsageError(
             f"this cannot be sent to worker processes ({problem}); put your policy into a module, or use one worker"
         ) from None
+
+
+def unpacked(sent: bytes) -> Any:
+    """In a worker: the setup that was packed; the policies that came with it are registered here too."""
+    registered, setup = pickle.loads(sent)
+    registry.receive(registered)
+    return setup
 
 
 def start_error(error: RuntimeError) -> Exception:
@@ -85,6 +105,9 @@ class Crew:
 
     elsewhere = True
     """Its workers may have other code or libraries than this process."""
+
+    unwanted = False
+    """Runs are under way that nobody waits for."""
 
     def __init__(self, executor: Executor, workers: int):
         self.executor, self.workers = executor, workers
@@ -111,7 +134,7 @@ class Processes(Crew):
     elsewhere = False
 
     def __init__(self, workers: int):
-        super().__init__(process_pool(workers, ignore_interrupts), workers)
+        super().__init__(process_pool(workers, as_worker), workers)
         self._greeting: Future | None = None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
@@ -130,7 +153,7 @@ class Processes(Crew):
         if greeting is None or not greeting.done() or greeting.exception() is not None:
             raise RunError(f"no worker process could be started. {GUARD}")
         close_pool(self._pool, at_once=True)
-        self.executor = process_pool(self.workers, ignore_interrupts)
+        self.executor = process_pool(self.workers, as_worker)
 
     @property
     def _pool(self) -> ProcessPoolExecutor:

@@ -16,16 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sim import registry
 from sim.errors import RunError, UsageError
 from sim.experiment.executors import (
     GUARD,
+    as_worker,
     close_pool,
-    ignore_interrupts,
     interrupts_held,
     packed,
     process_pool,
     start_error,
+    unpacked,
 )
 from sim.experiment.progress import Progress, Told
 from sim.scenario.schema import LEAST_FOR_PRECISION
@@ -117,7 +117,7 @@ def run_cases(
         raise UsageError(f"workers must be at least 1, not {workers}")
     if keep and workers > 1:
         raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
-    amounts = [_amount(case.scenario, replications) for case in cases]
+    amounts = [amount_of(case.scenario, replications) for case in cases]
     further = list(metrics)
     further += [amount.metric for amount in amounts if amount.precision is not None and amount.metric not in further]
     jobs = [(number, replication) for number, amount in enumerate(amounts) for replication in range(amount.most)]
@@ -136,7 +136,8 @@ def run_cases(
     return found
 
 
-def _amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
+def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
+    """How many replications a scenario asks for, or `replications` in its place; UsageError if that is no number."""
     from sim.scenario.schema import MOST_REPLICATIONS, Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
@@ -415,7 +416,7 @@ def runner(
     if workers < 2:
         yield Fetch(cases, check, metrics, watch)
         return
-    pool = process_pool(workers - 1, _set_up, packed((cases, check, metrics, registry._registered)))
+    pool = process_pool(workers - 1, _set_up, packed((cases, check, metrics)))
     at_once = False
     try:
         yield FetchFromPool(pool, workers, cases, check, metrics, watch)
@@ -435,13 +436,8 @@ _worker: dict[str, Any] = {}
 
 
 def _set_up(setup: bytes) -> None:
-    import pickle
-
-    ignore_interrupts()
-    cases, check, metrics, registered = pickle.loads(setup)
-    for kind, items in registered.items():
-        for name, item in items.items():
-            registry.register(name, item, kind)
+    as_worker()
+    cases, check, metrics = unpacked(setup)
     _worker.update(cases=cases, check=check, metrics=metrics)
 
 

@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The smallest number shown to meet a target: `size`, None if none up to `most` does.
+    """The smallest number shown to meet a target: `size`, None (and `met` False) if none from `least` to `most` does.
 
     `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
     """
@@ -120,6 +120,11 @@ class Sizing:
     least: int
     most: int
     trials: tuple[Trial, ...]
+
+    @property
+    def met(self) -> bool:
+        """Is there a size that is shown to meet the target?"""
+        return self.size is not None
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -171,8 +176,8 @@ class Sizing:
         from sim.results.result import json_number
 
         return {
-            "scenario": self.scenario, "key": self.key, "target": self.target.text, "size": self.size,
-            "confidence": self.confidence,
+            "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
+            "size": self.size, "from": self.least, "to": self.most, "confidence": self.confidence,
             "trials": [
                 {"size": t.size, "replications": t.replications, "mean": json_number(t.mean),
                  "half_width": json_number(t.half), "verdict": t.verdict}

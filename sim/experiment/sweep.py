@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -12,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.experiment.cache import Hashes, Store, fingerprint
-from sim.experiment.executors import Crew, DaskCluster, Processes
-from sim.experiment.jobs import Outcome, Watch
+from sim.experiment.jobs import Amount, Watch, amount_of
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.sweep_directory import Directory, check_folder, claim, digest
+from sim.experiment.sweep_making import Made, courses_of, hiring, make, warmups_of
 from sim.experiment.sweep_points import Points, Row, check_all, column_of, rows, shown_value
-from sim.experiment.sweep_runs import Job, Setup, perform
-from sim.scenario.schema import MOST_REPLICATIONS, Precision
+from sim.experiment.sweep_precision import Rounds
+from sim.experiment.sweep_runs import Job, Setup
+from sim.experiment.sweep_warmup import REMARK, Pilot, look_up, pilot_size
+from sim.results.wording import metric_name
+from sim.scenario.schema import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +43,7 @@ def sweep(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-    replications: int | None = None,
+    replications: int | Mapping[str, Any] | None = None,
     seed: int | None = None,
     metrics: Iterable[str] = (),
     check: bool = False,
@@ -64,7 +66,8 @@ def sweep(
     policies: every point is run under each.
     sample: "grid" (all combinations; ranges need `steps`), or "random", "latin_hypercube" or "sobol": `n` points drawn
         with `sample_seed`; lists are choices.
-    replications: of every point, in place of the scenario's; replication r meets the same arrivals, sizes and faults
+    replications: of every row, in place of the scenario's: a number, or {precision, metric, max, confidence}: then each
+        row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and faults
         at every point and under every policy, as far as the point itself does not change them.
     metrics: to keep besides those of the summary; shown first.
     out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.  `resume`:
@@ -102,8 +105,8 @@ def sweep_plan(
     """Make the runs of a sweep that has been planned; see `sweep`."""
     hired = hiring(workers, dask, executor)
     with Told(progress) as told, _place(plan, out, cache, resume=resume, fresh=fresh) as (store, directory):
-        with hired, Watch(told, len(plan.jobs)) as watch:
-            found = plan.result(collect(plan.jobs, plan.setup, store, hired, watch))
+        with hired, Watch(told, plan.most_runs) as watch:
+            found = plan.result(make(plan, store, hired, watch))
         if directory is not None:
             directory.finish(found)
             found.directory = directory.folder
@@ -118,13 +121,44 @@ class Plan:
     setup: Setup
     keys: list[str]
     rows: list[Row]
-    replications: int
+    amount: Amount
+    hashes: Hashes
+    metrics: list[str] = field(default_factory=list)
+    """Those asked for."""
     labels: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
+    scenarios: list[str] = field(default_factory=list)
+    """The hash of each row's scenario."""
+    warmups: list[float | Pilot] = field(default_factory=list)
+    """Of each row, in seconds, or the pilot that finds it; rows that are the same have one."""
     remarks: list[str] = field(default_factory=list)
     seed: int | None = None
     """In place of the scenario's."""
+
+    @property
+    def replications(self) -> int | dict[str, Any]:
+        """Of every row: a number, or what they are to reach."""
+        amount = self.amount
+        if amount.precision is None:
+            return amount.most
+        return {
+            "precision": amount.precision, "metric": amount.metric, "max": amount.most, "confidence": amount.confidence,
+        }  # fmt: skip
+
+    @property
+    def pilots(self) -> list[Pilot]:
+        """Each once."""
+        return list({one.run: one for one in self.warmups if isinstance(one, Pilot)}.values())
+
+    @property
+    def most_runs(self) -> int:
+        return len(self.rows) * self.amount.most + sum(pilot.size for pilot in self.pilots)
+
+    def job(self, number: int, replication: int, warmup: float | None = None) -> Job:
+        """A run of a row; `warmup` is one that was found."""
+        found = "" if warmup is None else f" warmup {warmup!r}"
+        run = self.hashes.run(self.scenarios[number] + found, self.seeds[number], replication)
+        return Job(run, self.rows[number].overrides, self.seeds[number], replication, warmup)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -139,14 +173,14 @@ class Plan:
             "name": self.base.name,
             "seed": self.base.model.seed if self.seed is None else self.seed,
             "replications": self.replications,
-            "metrics": list(self.setup.metrics),
+            "metrics": self.metrics,
             "keys": self.keys,
             "points": points,
             "policies": list(dict.fromkeys(self.labels)),
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
-            "rows": [job.run for job in self.jobs[:: self.replications]],
+            "rows": [self.job(number, 0).run for number in range(len(self.rows))],
         }
 
     @property
@@ -160,32 +194,36 @@ class Plan:
         frame["policy"] = self.labels
         return frame
 
-    def result(self, outcomes: Mapping[str, Outcome]) -> Sweep:
-        """The tables, from the outcome of every job."""
+    def result(self, made: Iterable[Made]) -> Sweep:
+        """The tables, from what was made of every row."""
         import pandas as pd
 
         from sim.results.sweep import Sweep, SweepRow, tables
 
-        made = []
-        each = iter(self.jobs)
-        for row, label, seed in zip(self.rows, self.labels, self.seeds, strict=True):
+        swept = []
+        found_somewhere = any(isinstance(one, Pilot) for one in self.warmups)
+        each = zip(self.rows, self.labels, self.seeds, self.warmups, made, strict=True)
+        for row, label, seed, warmup, of_row in each:
             found = SweepRow(row.point, label, seed)
-            for replication in range(self.replications):
-                outcome = outcomes[next(each).run]
+            if found_somewhere:
+                found.warmup = of_row.warmup if isinstance(warmup, Pilot) else warmup
+            found.errors += [of_row.error] if of_row.error else []
+            for replication, outcome in enumerate(of_row.outcomes):
                 found.runs.append(outcome.values)
-                of = f"replication {replication}: " if self.replications > 1 else ""
+                of = f"replication {replication}: " if self.amount.most > 1 else ""
                 if outcome.error:
                     found.errors.append(of + outcome.error)
                 found.warnings += [of + text for text in outcome.warnings]
-            made.append(found)
+            found.warnings += of_row.warnings
+            swept.append(found)
         about = self.about
         points = pd.DataFrame(about["points"], columns=pd.Index(self.keys), dtype=object)
         written = {row.point: row.values for row in self.rows}
         kinds = {key: column_of([values[key] for values in written.values()]) for key in self.keys}
-        table, each_run = tables(self.keys, made, kinds)
+        table, each_run = tables(self.keys, swept, kinds)
         return Sweep(
-            table, each_run, points, name=self.base.name, seed=about["seed"], metrics=self.setup.metrics,
-            remarks=self.remarks,
+            table, each_run, points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
+            remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
 
 
@@ -198,7 +236,7 @@ def plan_sweep(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-    replications: int | None = None,
+    replications: int | Mapping[str, Any] | None = None,
     seed: int | None = None,
     metrics: Iterable[str] = (),
     check: bool = False,
@@ -210,34 +248,45 @@ def plan_sweep(
     base = load(scenario, overrides).moved()
     names = list(dict.fromkeys(metrics))
     _check_metrics(names)
-    number = _replications(base, replications)
-    no_auto_warmup(base)
+    amount = amount_of(base, replications)
     keys, given = rows(
         base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed
     )
     if seed is not None and "seed" in keys:
         raise UsageError("seeds are given twice: as the key seed, and by themselves")
-    if len(given) * number > MOST_RUNS:
+    if len(given) * amount.most > MOST_RUNS:
+        up_to = "" if amount.precision is None else "up to "
         raise UsageError(
-            f"{len(given):,} rows × {number:,} replications are {len(given) * number:,} runs, more than the "
-            f"{MOST_RUNS:,} that a sweep takes"
+            f"{len(given):,} rows × {up_to}{amount.most:,} replications are {len(given) * amount.most:,} runs, more "
+            f"than the {MOST_RUNS:,} that a sweep takes"
         )
-    plan = Plan(base, Setup(base, tuple(names), check), keys, given, number, seed=seed)
+    kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
+    plan = Plan(base, Setup(base, tuple(kept), check), keys, given, amount, Hashes(check), names, seed=seed)
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
-    hashes = Hashes(check)
+    pilots: dict[str, Pilot] = {}
 
     def add(row: Row, one: Scenario) -> None:
         own = one.model.seed if seed is None else seed
         plan.labels.append(row.policy or one.policies.label)
         plan.seeds.append(own)
-        of_scenario = hashes.scenario(one)
-        plan.jobs += [
-            Job(hashes.run(of_scenario, own, replication), row.overrides, own, replication)
-            for replication in range(number)
-        ]
+        of_scenario = plan.hashes.scenario(one)
+        plan.scenarios.append(of_scenario)
+        if isinstance(one.model.warmup, str):  # auto
+            pilot = Pilot(of_scenario, row.overrides, own, pilot_size(amount.most), plan.hashes)
+            plan.warmups.append(pilots.setdefault(pilot.run, pilot))
+        else:
+            plan.warmups.append(one.model.warmup)
 
     check_all(base, given, add)
+    if pilots:
+        plan.remarks.append(REMARK.format(runs=pilot_size(amount.most)))
+    if amount.precision is not None:
+        plan.remarks.append(
+            f"replications: of each row until the {100 * amount.confidence:g} % interval of its "
+            f"{metric_name(amount.metric)} is within ± {100 * amount.precision:g} % of the mean, {LEAST_FOR_PRECISION} "
+            f"to {amount.most:,} of them"
+        )
     return plan
 
 
@@ -248,94 +297,7 @@ def _check_metrics(names: list[str]) -> None:
         metric(name)
 
 
-def _replications(base: Scenario, wanted: int | None) -> int:
-    found: Any = base.model.replications if wanted is None else wanted
-    if isinstance(found, Precision) or isinstance(wanted, Mapping):
-        raise UsageError(
-            "all points of a sweep have the same number of replications, not a precision: give one (--replications 10)"
-        )
-    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= MOST_REPLICATIONS:
-        raise UsageError(f"replications must be a whole number from 1 to {MOST_REPLICATIONS:,}, not {found!r}")
-    return found
-
-
-def no_auto_warmup(base: Scenario) -> None:
-    """UsageError for a warm-up that is to be found from replications."""
-    if base.model.warmup == "auto":
-        raise UsageError(
-            "warmup: auto would cut every point elsewhere: give the warm-up as a time (--set warmup='1 h'); "
-            "`hetsim run` finds one"
-        )
-
-
 # Running it -------------------------------------------------------------------------------------------------------
-
-
-class Hire:
-    """Who makes the runs; nobody is hired before there is something to do, and all are let go at the end."""
-
-    def __init__(self, workers: int, dask: str | None, executor: Executor | None):
-        self.workers, self.dask, self.executor = workers, dask, executor
-        self.crew: Crew | None = None
-
-    def __call__(self, jobs: int) -> Crew | None:
-        """The crew, for so many jobs; None: they are made in this process."""
-        if self.crew is None:
-            if self.executor is not None:
-                self.crew = Crew(self.executor, self.workers if self.workers > 1 else cores())
-            elif self.dask is not None:
-                self.crew = DaskCluster(self.dask, fingerprint, fingerprint())
-            elif self.workers > 1 and jobs > 1:
-                self.crew = Processes(min(self.workers, jobs))
-        return self.crew
-
-    def __enter__(self) -> Hire:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.crew is not None:
-            self.crew.close(at_once=kind is not None)
-
-
-def hiring(workers: int, dask: str | None, executor: Executor | None) -> Hire:
-    """UsageError for what does not go together."""
-    if workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}")
-    if dask is not None and (executor is not None or workers > 1):
-        raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
-    return Hire(workers, dask, executor)
-
-
-def cores() -> int:
-    """Of this machine, as far as we may use them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def collect(
-    jobs: Iterable[Job], setup: Setup, store: Store, hire: Hire, watch: Watch
-) -> dict[str, Outcome]:
-    """The outcome of every job by its hash; what the store has is not made again, nor is the same run made twice.
-
-    `watch` counts all jobs, and is told of those that need not be made.
-    """
-    outcomes: dict[str, Outcome] = {}
-    todo: dict[str, Job] = {}
-    number = 0
-    for job in jobs:
-        number += 1
-        if job.run in outcomes or job.run in todo:
-            continue
-        found = store.get(job.run)
-        if found is None:
-            todo[job.run] = job
-        else:
-            outcomes[job.run] = found
-    watch.skipped(number - len(todo))
-    for job, outcome in perform(todo.values(), setup, hire(len(todo)) if todo else None, watch):
-        store.put(job.run, outcome)  # on disk before it counts
-        outcomes[job.run] = outcome
-        watch.finished()
-    return outcomes
 
 
 @contextmanager
@@ -374,7 +336,7 @@ def cache_folder(cache: str | Path | None) -> Path | None:
 def estimate_sweep(
     plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, workers: int
 ) -> Estimate:
-    """What the rest of a sweep would cost; nothing is written."""
+    """What the rest of a sweep would cost; nothing is written.  A lower bound where precisions are to be reached."""
     from sim.experiment.sweep_estimate import estimate
 
     folder = None if cache is None else Path(cache).expanduser()
@@ -382,6 +344,24 @@ def estimate_sweep(
         check_folder(out, plan.about, resume=resume, fresh=fresh)
         folder = folder or Path(out) / "runs"
     store = Store(folder, list(plan.setup.metrics), fresh)
-    wanted = {job.run: job for job in plan.jobs}
-    todo = [job for job in wanted.values() if store.get(job.run) is None]
-    return estimate(todo, len(wanted) - len(todo), plan.setup, workers)
+    todo = {job.run: job for pilot in look_up(plan.pilots, Store(folder, [], fresh)) for job in pilot.jobs}
+    there, open_end = 0, False
+    warmups: dict[int, float | None] = dict.fromkeys(range(len(plan.rows)))
+    for number, (pilot, found) in warmups_of(plan).items():
+        if found.error_of(pilot) is not None:
+            del warmups[number]  # a row that failed
+        elif found.cut is not None:
+            warmups[number] = found.cut.time
+    if plan.amount.precision is None:
+        wanted = {
+            job.run: job for number, warmup in warmups.items()
+            for job in (plan.job(number, replication, warmup) for replication in range(plan.amount.most))
+        }  # fmt: skip
+        left = {run: job for run, job in wanted.items() if store.get(run) is None}
+        there = len(wanted) - len(left)
+        todo.update(left)
+    else:
+        rounds = Rounds(dict.fromkeys(courses_of(plan, warmups).values()), store)
+        there, open_end = rounds.there, bool(rounds.going)
+        todo.update((job.run, job) for job in rounds.needed())
+    return estimate(list(todo.values()), there, plan.setup, workers, open_end)

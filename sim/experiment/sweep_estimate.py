@@ -21,16 +21,20 @@ START = 1.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried."""
+    """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried.
+
+    `at_least`: there may be more of them, as nobody knows how many a precision takes.
+    """
 
     runs: int
     there: int
     workers: int
     spent: tuple[float, ...]
+    at_least: bool = False
 
     @property
     def total(self) -> float:
-        """Seconds in all; NaN if no run could be tried."""
+        """Seconds in all, of the least number of runs; NaN if no run could be tried."""
         if not self.spent:
             return float("nan")
         each = sum(self.spent) / len(self.spent)
@@ -38,7 +42,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        number = f"{self.runs:,} run{'s' if self.runs != 1 else ''} to make"
+        number = f"{'at least ' if self.at_least else ''}{self.runs:,} run{'s' if self.runs != 1 else ''} to make"
         if self.there:
             number += f", {self.there:,} there already"
         if not self.runs:
@@ -50,11 +54,14 @@ class Estimate:
         by = f"{self.workers} workers" if self.workers > 1 else "one worker"
         tried = f"{len(self.spent)} of them" if len(self.spent) > 1 else "one of them"
         total = seconds(float(f"{self.total:.2g}"))
-        return f"{number}: about {total} with {by} ({each} a run, from {tried} tried now)."
+        text = f"{number}: about {total} with {by} ({each} a run, from {tried} tried now)"
+        if self.at_least:
+            return f"{text}, which is a lower bound: how many the precision takes, the runs will tell."
+        return f"{text}."
 
 
-def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int) -> Estimate:
-    """From the first, the middle and the last job."""
+def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int, at_least: bool = False) -> Estimate:
+    """From the first, the middle and the last job; `at_least`: more may turn out to be needed."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:
@@ -62,7 +69,7 @@ def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int) -> Est
             spent.append(_time(jobs[number], setup))
         except HetsimError:
             continue  # it will be a row with its error
-    return Estimate(len(jobs), there, workers, tuple(spent))
+    return Estimate(len(jobs), there, workers, tuple(spent), at_least)
 
 
 def _time(job: Job, setup: Setup) -> float:

@@ -26,7 +26,7 @@ MOST_ROWS = 100_000
 """Points × policies of one sweep: more are a mistake, and no table to look at."""
 
 _UNSWEPT = {
-    "replications": "all points have the same number of them: give replications (--replications)",
+    "replications": "it holds for all points: give replications (--replications)",
     "sweep": "a sweep has no sweeps inside",
     "name": "it names the scenario and changes nothing",
     "description": "it describes the scenario and changes nothing",
@@ -85,8 +85,12 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Points from a CSV file: the header has the keys, each row a value for every one, written as in a scenario."""
+    """Points from a CSV file: the header has the keys, each row a value for every one, written as in a scenario.
+
+    UsageError, with the line, for what is no such table and for a point that is there twice.
+    """
     found: list[dict[str, Any]] = []
+    lines: dict[str, int] = {}
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream, strict=True)
@@ -102,6 +106,9 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
                     raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
                 values = zip(header, row, strict=True)
                 found.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
+                first = lines.setdefault(_same(found[-1]), reader.line_num)
+                if first != reader.line_num:
+                    raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
                 if len(found) > MOST_ROWS:
                     raise UsageError(f"{path}: more than {MOST_ROWS:,} points, the most that a sweep takes")
     except OSError as error:
@@ -113,6 +120,24 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
     except ScenarioError as error:
         raise UsageError(f"{path}:{reader.line_num}: a value {error.problems[0].message}") from None
     return found
+
+
+def _same(point: Mapping[str, Any]) -> str:
+    """What two points have in common that are the same: their values, however these are written."""
+    return repr([
+        (key, named_policy(value)[0] if key == "policy" else _as_number(value)) for key, value in sorted(point.items())
+    ])
+
+
+def _as_number(value: Any) -> Any:
+    """A text with a unit as number and dimension, but for the last digits; anything else as it is."""
+    if not isinstance(value, str):
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+    try:
+        number = quantity(value)
+    except ValueError:
+        return value
+    return value if number is None else (float(f"{number[0]:.12g}"), number[1])
 
 
 def rows(
@@ -177,7 +202,7 @@ def _with_own_policies(
     made = []
     for values in found:
         label, policy = named_policy(values.pop("policy"))
-        number = numbers.setdefault(repr(values), len(numbers))
+        number = numbers.setdefault(_same(values), len(numbers))
         made.append(Row(number, values, label, {"policy": policy, **values}))
     return keys, made
 
@@ -205,11 +230,15 @@ def _axis(key: str, value: Any) -> Axis:
 
 
 def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
-    found = []
+    found: list[dict[str, Any]] = []
+    numbers: dict[str, int] = {}
     for number, point in enumerate(points):
         if not isinstance(point, Mapping) or not point:
             raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
         found.append(documents.from_mapping(dict(point)).data)
+        first = numbers.setdefault(_same(found[-1]), number)
+        if first != number:
+            raise UsageError(f"point {number} is the same as point {first}; give it once")
         missing = sorted(set(found[0]) ^ set(found[-1]))
         if missing:
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
@@ -243,6 +272,12 @@ def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> list[
 
 def _steps(key: str, axis: Axis) -> list[Any]:
     if not isinstance(axis, Range):
+        there: set[str] = set()
+        for value in axis:
+            same = _same({key: value})
+            if same in there:
+                raise UsageError(f"{key}: {shown_value(value)} is there twice; give each value once")
+            there.add(same)
         return axis
     if axis.steps is None:
         raise UsageError(f"{key}: in a grid a range needs a number of steps (1..8 integer 4), or give the values")

@@ -7,18 +7,16 @@ future gives it here: a worker that died with it, or a cluster that made it twic
 from __future__ import annotations
 
 import hashlib
-import pickle
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from sim import registry
 from sim.errors import InvariantError, RunError, ScenarioError, UsageError
 from sim.experiment.cache import fingerprint
-from sim.experiment.executors import Crew, differences, packed
+from sim.experiment.executors import Crew, differences, packed, unpacked
 from sim.experiment.jobs import POLL, Case, Outcome, Watch, outcome_of
 from sim.scenario.scenario import Scenario
 
@@ -39,40 +37,85 @@ class Setup:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: the hash it is kept under, what makes its scenario of the sweep's, seed and replication."""
+    """One run: the hash it is kept under, what makes its scenario of the sweep's, seed and replication.
+
+    `warmup` (s) in place of the scenario's; `series`: only its arrivals and responses are wanted, to find the warm-up.
+    """
 
     run: str
     overrides: dict[str, Any]
     seed: int
     replication: int
+    warmup: float | None = None
+    series: bool = False
+
+
+class Queue:
+    """Jobs that are all needed, in this order: what `perform` makes.
+
+    Another kind of queue may decide what is needed next by the outcomes that it was told of.
+    """
+
+    def __init__(self, jobs: Iterable[Job]):
+        self._jobs = deque(jobs)
+        self._left = len(self._jobs)
+
+    @property
+    def open(self) -> bool:
+        """Is there an outcome that is still needed?"""
+        return self._left > 0
+
+    def next(self) -> Job | None:
+        """A job that is needed; None if there is none at present."""
+        return self._jobs.popleft() if self._jobs else None
+
+    def ahead(self) -> Job | None:
+        """One that may turn out to be needed, for workers who would be idle; None if there is none."""
+        return None
+
+    def landed(self, job: Job, outcome: Outcome) -> list[tuple[Job, Outcome]]:
+        """Take in an outcome; those that count from now on, in the order in which they do."""
+        self._left -= 1
+        return [(job, outcome)]
 
 
 def perform(
-    jobs: Iterable[Job], setup: Setup, crew: Crew | None = None, watch: Watch | None = None
+    queue: Queue, setup: Setup, crew: Crew | None = None, watch: Watch | None = None
 ) -> Iterator[tuple[Job, Outcome]]:
-    """The outcome of every job, whichever is first; without a crew made here, one after the other.
+    """The outcomes that are needed, whichever counts first; without a crew made here, one after the other.
 
     A job whose worker died is tried again, alone; if that worker dies too, its outcome is the error.
     """
     if crew is None:
         scenarios = _Kept()
-        for job in jobs:
-            yield job, _made(setup, "", job, scenarios, watch)
+        while (job := queue.next()) is not None:
+            yield from queue.landed(job, _made(setup, "", job, scenarios, watch))
         return
     like = fingerprint() if crew.elsewhere else None
-    yield from _spread(jobs, packed((setup, registry._registered, like)), crew)
+    for job, outcome in _spread(queue, packed((setup, like)), crew):
+        yield from queue.landed(job, outcome)
 
 
-def _spread(jobs: Iterable[Job], setup: bytes, crew: Crew) -> Iterator[tuple[Job, Outcome]]:
-    waiting, suspects = deque(jobs), deque[Job]()
+def _spread(queue: Queue, setup: bytes, crew: Crew) -> Iterator[tuple[Job, Outcome]]:
+    again, suspects = deque[Job](), deque[Job]()
     deaths: dict[str, int] = {}
     flight: dict[Future, Job] = {}
     alone = False  # what is under way was submitted as a suspect
-    while waiting or suspects or flight:
+
+    def needed() -> Job | None:
+        return again.popleft() if again else queue.next()
+
+    while queue.open:
         broken = False
         if not (alone and flight):
             alone = bool(suspects) and not flight
-            broken = not _fill(flight, suspects if suspects else waiting, 1 if suspects else crew.room, setup, crew)
+            if suspects:
+                broken = not _fill(flight, lambda: suspects.popleft() if suspects else None, 1, suspects, setup, crew)
+            else:
+                broken = not (
+                    _fill(flight, needed, crew.room, again, setup, crew)
+                    and _fill(flight, queue.ahead, crew.workers, again, setup, crew)
+                )
         done, _ = wait(flight, timeout=POLL, return_when=FIRST_COMPLETED)
         lost = []
         while done:
@@ -93,17 +136,22 @@ def _spread(jobs: Iterable[Job], setup: bytes, crew: Crew) -> Iterator[tuple[Job
         alone = False
         for job in lost:
             deaths[job.run] = deaths.get(job.run, 0) + 1
-            (waiting.appendleft if deaths[job.run] == 1 else suspects.append)(job)
+            (again.appendleft if deaths[job.run] == 1 else suspects.append)(job)
+    for future in flight:  # made ahead for nothing
+        future.cancel()
+    crew.unwanted = bool(flight)
 
 
-def _fill(flight: dict[Future, Job], source: deque[Job], room: int, setup: bytes, crew: Crew) -> bool:
-    """Submit what there is room for; False if the executor turned out to be broken."""
-    try:
-        while source and len(flight) < room:
-            flight[crew.submit(work, setup, source[0])] = source[0]
-            source.popleft()
-    except BrokenExecutor:
-        return False
+def _fill(
+    flight: dict[Future, Job], take: Callable[[], Job | None], room: int, back: deque[Job], setup: bytes, crew: Crew
+) -> bool:
+    """Submit what there is room for; False, and the job put `back`, if the executor turned out to be broken."""
+    while len(flight) < room and (job := take()) is not None:
+        try:
+            flight[crew.submit(work, setup, job)] = job
+        except BrokenExecutor:
+            back.appendleft(job)
+            return False
     return True
 
 
@@ -166,12 +214,9 @@ def work(setup: bytes, job: Job) -> Outcome:
     """One job, in a worker.  UsageError if it is not like the machine that sent it."""
     digest = hashlib.sha256(setup).hexdigest()
     if digest not in _setups:
-        told, registered, expected = pickle.loads(setup)
+        told, expected = unpacked(setup)
         if expected is not None and expected != fingerprint():
             raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
-        for kind, items in registered.items():
-            for name, item in items.items():
-                registry.register(name, item, kind)
         _setups[digest] = told
         if len(_setups) > KEPT:
             _setups.popitem(last=False)
@@ -181,8 +226,8 @@ def work(setup: bytes, job: Job) -> Outcome:
 def _made(setup: Setup, digest: str, job: Job, kept: _Kept, watch: Watch | None = None) -> Outcome:
     """What a run gives, or why it failed."""
     try:
-        case = Case("", kept.scenario(setup, digest, job), job.seed)
-        return outcome_of(case, job.replication, setup.check, list(setup.metrics), False, watch)
+        case = Case("", kept.scenario(setup, digest, job), job.seed, job.warmup)
+        return outcome_of(case, job.replication, setup.check, list(setup.metrics), job.series, watch)
     except InvariantError as error:
         return Outcome(None, error=f"{error} (a defect of hetsim, please report it)")
     except (RunError, ScenarioError) as error:

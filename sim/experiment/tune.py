@@ -26,7 +26,8 @@ from sim.experiment.jobs import Outcome, Watch
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
-from sim.experiment.sweep import cache_folder, collect, hiring, no_auto_warmup
+from sim.experiment.sweep import cache_folder
+from sim.experiment.sweep_making import collect, hiring
 from sim.experiment.sweep_points import Row, check_all, is_sampled, rows
 from sim.experiment.sweep_runs import Job, Setup
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
@@ -92,7 +93,11 @@ def tune(
     if not over:
         raise UsageError("nothing to tune: name parameters and their values (over, --over)")
     base = prepare(scenario, policy, overrides).moved()
-    no_auto_warmup(base)
+    if base.model.warmup == "auto":
+        raise UsageError(
+            "warmup: auto: all settings must be measured over the same tasks, and a warm-up found from them would "
+            "depend on which are tried: give it as a time (--set warmup='1 h'); `hetsim run` finds one"
+        )
     names = {parameter_path(base, key): key for key in over}
     paths = {path: over[key] for path, key in names.items()}
     sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")

@@ -52,8 +52,8 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES
 
     A device has a line for each launch that it served at a time, and a node a line for each core where the policy
     named the cores.  Of clusters with more than `devices` devices the busiest are drawn, and the title says so.
-    `until`: where the time axis ends, for pictures of several runs that are looked at side by side; the title then
-    tells the makespan.
+    `until`: where the time axis ends, for pictures of several runs that are looked at side by side, or to look at the
+    beginning of a long one; the title then tells the makespan.  What begins later is not drawn.
     """
     bars = device_bars(result)
     chosen, left_out = _choose(result, bars, devices)
@@ -78,10 +78,13 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES
         row[mine] = total + lanes
         total += used
         edges.append(total)
+    end = result.end if until is None else until
+    if until is not None:
+        inside = (bars["decided"] < until).to_numpy()
+        bars, row = bars[inside], row[inside]
     if ax is None:
         ax = figure(10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3))).add_subplot()
     shown = _draw(ax, bars, row)
-    end = result.end if until is None else until
     _label_bars(ax, bars, row, end)
     label_lanes(ax, labels if total <= NAMED_LINES else devices_only, edges)
     time_axis(ax, 0.0, end if end > 0 else 1.0)
@@ -160,16 +163,16 @@ def bar_boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) 
 
 
 def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> None:
-    """Names of tasks inside their bars, where there is room."""
+    """Names of tasks inside their bars, where there is room in the part of them that is seen."""
     if len(bars) > LABELLED or not end:
         return
     computing = bars[["task", "compute_start", "compute_end", "cpu"]].itertuples(index=False)
     for (task, begin, until, on_cpu), at in zip(computing, row, strict=True):
-        until = end if until != until else until
+        until = end if until != until else min(until, end)
         if until - begin > (0.004 + 0.007 * len(str(task))) * end:
             ink = INK if on_cpu else "white"
             ax.text((begin + until) / 2, at, plain(str(task)), ha="center", va="center", fontsize=7.5, color=ink,
-                    zorder=3)  # fmt: skip
+                    zorder=3, clip_on=True)  # fmt: skip
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:

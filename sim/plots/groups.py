@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from sim.errors import UsageError
 from sim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
-from sim.results.groups import TITLES, group_metrics
+from sim.results.groups import group_metrics, title
 from sim.results.wording import SECONDS, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     if sum(min(len(str(name)), 16) for name in names) > 75:
         panels[-1].tick_params(axis="x", labelrotation=30)
     by = str(table.index.names[0])
-    panels[-1].set_xlabel(TITLES.get(by, by), fontsize=9, color=INK)
+    panels[-1].set_xlabel(title(by, names), fontsize=9, color=INK)
     handles, labels = panels[0].get_legend_handles_labels()
     legend_above(picture, handles, labels)
     if any(table[metric, "half_width"].notna().any() for metric in chosen):

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from sim.results.wording import SECONDS, Unit, fitting
+from sim.results.wording import PERCENT, SECONDS, Unit, fitting, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,6 +131,16 @@ def log_time_axis(ax: Axes, label: str) -> None:
 def known_times() -> dict[float, str]:
     """Times that people know, in seconds, and what they are called."""
     return dict(_ROUND)
+
+
+def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:
+    """Between what a metric lies, in units of `factor`: times and counts are not below 0, shares not above all.
+
+    Its values have the last word, so that nothing is cut off.  Intervals are drawn no farther than this.
+    """
+    known = values[np.isfinite(values)]
+    share = units_of(metric) == PERCENT and not (known * factor > 1 + 1e-9).any()
+    return (-np.inf if (known < 0).any() else 0.0), (1 / factor if share else np.inf)
 
 
 def legend_above(picture: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

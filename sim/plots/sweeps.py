@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.ticker import FuncFormatter
 
 from sim.errors import UsageError
-from sim.plots.style import INK, line_looks, own_axes, plain, short, tidy, title
+from sim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
 from sim.results.metrics import HIGHER_IS_BETTER
+from sim.results.sweep_values import rows_where
 from sim.results.wording import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def against(
         look = looks[str(label)]
         ax.plot(at, value, marker="o", markersize=4, linewidth=1.6, **look)
         if f"{metric}_ci_low" in mine:
-            low, high = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
+            ends = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
+            low, high = (np.clip(end, *possible(metric, value, factor)) for end in ends)
             ax.fill_between(at, low, high, color=look["color"], alpha=0.18, linewidth=0)
     _value_axis(ax, frame[metric].to_numpy(dtype=float) / factor)
     if numbers:
@@ -52,7 +54,7 @@ def against(
     else:
         names = [plain(short(str(value), 24)) for value in _order(frame[x])]
         ax.set_xticks(range(len(names)), names, fontsize=9)
-    ax.set_xlabel(key_name(x), fontsize=9, color=INK)
+    ax.set_xlabel(key_name(x, sweep.keys), fontsize=9, color=INK)
     ax.set_ylabel(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=9, color=INK)
     tidy(ax, grid="both")
     title(ax, sweep.name)
@@ -95,8 +97,8 @@ def sweep_map(
     ax.tick_params(length=0, colors=INK)
     for side in ax.spines.values():
         side.set_visible(False)
-    ax.set_xlabel(key_name(x), fontsize=9, color=INK)
-    ax.set_ylabel(key_name(y), fontsize=9, color=INK)
+    ax.set_xlabel(key_name(x, sweep.keys), fontsize=9, color=INK)
+    ax.set_ylabel(key_name(y, sweep.keys), fontsize=9, color=INK)
     fixed = "".join(f" · {value}" for value in (where or {}).values())
     title(ax, f"{metric_name(metric)}" + (f" ({unit})" if unit else "") + fixed)
     image.set_rasterized(True)
@@ -120,12 +122,9 @@ def _chosen(sweep: Sweep, metric: str, where: Mapping[str, Any] | None) -> pd.Da
     """The sound rows with these values."""
     sweep._known(metric)
     frame = sweep.table[sweep.table["status"] == "done"]
-    for column, value in (where or {}).items():
-        sweep._column(column)
-        frame = frame[frame[column] == value]
     if frame.empty:
-        raise UsageError("no row of the sweep is left to draw")
-    return frame
+        raise UsageError("no row of the sweep is left to draw: all have failed")
+    return rows_where(sweep, frame, where)
 
 
 def _needs(sweep: Sweep, frame: pd.DataFrame, columns: tuple[str, str]) -> None:
@@ -151,9 +150,27 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
     return [plain(short(written.get(value, str(value)), 24)) for value in values]
 
 
-def key_name(key: str) -> str:
-    """The last parts of a path say enough on an axis: `workload.jobs.arrivals.rate` -> `jobs arrivals rate`."""
-    return " ".join([part for part in key.split(".") if part not in ("workload", "cluster", "policy")][-3:])
+def key_name(key: str, beside: Iterable[str] = ()) -> str:
+    """The last parts of a path say enough on an axis: `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, and
+    `cluster.nodes.0.gpus.count` -> `gpus count`.
+
+    Places in lists are told only where another of the keys `beside` would have the same name.
+    """
+    name = _without_places(key)
+    if any(other != key and _without_places(other) == name for other in beside):
+        return " ".join(_parts(key)[-4:])
+    return name
+
+
+def _parts(key: str) -> list[str]:
+    return [part for part in key.split(".") if part not in ("workload", "cluster", "policy")]
+
+
+def _without_places(key: str) -> str:
+    names = [part for part in _parts(key) if not part.isdigit()]
+    if names[:1] == ["nodes"] and len(names) > 2:  # of what nodes have the thing says enough
+        names = names[1:]
+    return " ".join(names[-3:]) or key
 
 
 def _key_axis(ax: Axes, sweep: Sweep, key: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, short, tidy, title
+from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
 from sim.plots.sweeps import key_name
 from sim.results.tradeoff import Better, front, more_is_better, regrets
 from sim.results.wording import fitting, metric_name, units_of
@@ -39,13 +40,20 @@ def pareto(
     scale = {name: (1.0, "") if name in keys else fitting(table[name].tolist(), units_of(name)) for name in (x, y)}
     at = {name: table[name].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
     half = {name: table[f"{name}_half"].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
+    anything = (-np.inf, np.inf)
+    limits = {name: anything if name in keys else possible(name, at[name], scale[name][0]) for name in (x, y)}
     best = table["front"].to_numpy()
     groups = table["policy"].astype(str).to_numpy()
     several = len(table) > len(set(groups))
     colours = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
+    spans: list[Span] = []
     for number in range(len(table)):
         colour = colours[groups[number]] if several else (ORANGE if best[number] else BLUE)
-        bars = {f"{side}err": half[name][number] for side, name in (("x", x), ("y", y)) if half[name][number] > 0}
+        bars: dict[str, Any] = {
+            f"{side}err": _bar(at[name][number], half[name][number], limits[name])
+            for side, name in (("x", x), ("y", y)) if half[name][number] > 0
+        }  # fmt: skip
+        spans += _spans(at[x][number], at[y][number], bars)
         ax.errorbar(at[x][number], at[y][number], fmt="o", markersize=6 if best[number] else 4, color=colour,
                     alpha=1.0 if best[number] else 0.6, capsize=2, linewidth=1, **bars)  # fmt: skip
     order = np.flatnonzero(best)[np.argsort(at[x][best], kind="stable")]
@@ -54,7 +62,7 @@ def pareto(
     ax.step(at[x][order], at[y][order], where=where, color=MUTED, linewidth=1, linestyle="--", zorder=0)
     for name, side in ((x, ax.set_xlabel), (y, ax.set_ylabel)):
         unit = scale[name][1]
-        called = key_name(name) if name in keys else metric_name(name)
+        called = key_name(name, keys) if name in keys else metric_name(name)
         way = "more" if more[name] else "less"
         side(f"{called}{f' ({unit})' if unit else ''}, {way} is better", fontsize=9, color=INK)
     for name, axis in ((x, "x"), (y, "y")):
@@ -64,9 +72,12 @@ def pareto(
         elif name in keys and (at[name] == np.round(at[name])).all():
             getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(8, integer=True))
     ax.margins(0.12, 0.13)
+    for name, axis in ((x, "x"), (y, "y")):
+        _keep_possible(ax, axis, limits[name], at[name])
     tidy(ax, grid="both")
     named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MOST_NAMED)]
-    _name_points(ax, [(float(at[x][n]), float(at[y][n]), str(table["label"].iloc[n]), bool(best[n])) for n in named])
+    marks = list(zip(at[x].tolist(), at[y].tolist(), strict=True))
+    _name_points(ax, [(*marks[n], str(table["label"].iloc[n]), bool(best[n])) for n in named], marks, spans)
     if several:
         for policy, colour in colours.items():
             ax.plot([], [], "o", color=colour, label=plain(short(policy)))
@@ -74,29 +85,84 @@ def pareto(
     return ax
 
 
-def _name_points(ax: Axes, points: list[tuple[float, float, str, bool]]) -> None:
-    """A name beside each point, above or below it so that names do not lie on one another."""
+def _bar(value: float, half: float, limits: tuple[float, float]) -> list[list[float]]:
+    """How far an interval is drawn below and above its mean."""
+    return [[max(0.0, min(half, end))] for end in (value - limits[0], limits[1] - value)]
+
+
+def _spans(x: float, y: float, bars: Mapping[str, list[list[float]]]) -> list[Span]:
+    """The bars of a point, from end to end."""
+    found = []
+    if "xerr" in bars:
+        (low,), (high,) = bars["xerr"]
+        found.append(((x - low, y), (x + high, y)))
+    if "yerr" in bars:
+        (low,), (high,) = bars["yerr"]
+        found.append(((x, y - low), (x, y + high)))
+    return found
+
+
+def _keep_possible(ax: Axes, axis: str, limits: tuple[float, float], values: np.ndarray) -> None:
+    """An axis that ends where its metric does, with room for the marker of a point that lies there."""
+    low, high = getattr(ax, f"get_{axis}lim")()
+    if getattr(ax, f"get_{axis}scale")() == "log":
+        low = max(low, 0.6 * values.min())  # an interval down to 0 has no end
+    else:
+        room = 0.025 * (min(high, limits[1]) - max(low, limits[0]))
+        low = max(low, limits[0] - (room if (values - limits[0] < room).any() else 0.0))
+        high = min(high, limits[1] + (room if (limits[1] - values < room).any() else 0.0))
+    getattr(ax, f"set_{axis}lim")(low, high)
+
+
+MARKER = 4.0
+"""Half of what a marker takes, in points; names are about 9 high, and 5 a letter wide."""
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right, top."""
+Span = tuple[tuple[float, float], tuple[float, float]]
+
+
+def _name_points(
+    ax: Axes, points: list[tuple[float, float, str, bool]], marks: list[tuple[float, float]], spans: list[Span]
+) -> None:
+    """A name beside each point, where it lies neither on another name nor on a marker nor, if possible, on a bar."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    dpi = figure.dpi
     figure.draw_without_rendering()  # only then is it known where on the page a point lies
-    taken: list[tuple[float, float, float]] = []
-    points = sorted(points, key=lambda point: (not point[3], point[0]))[:MOST_NAMED]
-    edge = ax.bbox.x1 * 72 / dpi
-    for across, up, text, best in points:
+
+    def placed(at: tuple[float, float]) -> tuple[float, float]:
+        """In points, as offsets are."""
+        x, y = ax.transData.transform(at) * 72 / figure.dpi
+        return float(x), float(y)
+
+    taken = [(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in map(placed, marks)]
+    bars = [(*placed(begin), *placed(end)) for begin, end in spans]
+    left, bottom, right, top = (np.asarray(ax.bbox.extents) * 72 / figure.dpi).tolist()
+    for across, up, text, best in sorted(points, key=lambda point: (not point[3], point[0]))[:MOST_NAMED]:
         text = short(text, 32)
-        left, bottom = ax.transData.transform((across, up)) * 72 / dpi  # in points, as the offsets below
-        wide = 5 * len(text)
-        begin, side = (left - wide, "right") if left + wide > edge else (left, "left")
-        for shift in (5, -12, 16, -23, 27, -34):
-            row = bottom + shift
-            if all(abs(row - other) > 9 or begin + wide < start or begin > end for start, end, other in taken):
-                break
-        else:
+        free = [
+            (box, shift, side) for box, shift, side in _beside(*placed((across, up)), 5.0 * len(text))
+            if left <= box[0] and bottom <= box[1] and box[2] <= right and box[3] <= top
+            and not any(_overlap(box, other) for other in taken)
+        ]  # fmt: skip
+        clear = [one for one in free if not any(_overlap(one[0], bar) for bar in bars)]
+        if not free:
             continue  # no room: of points that lie on one another some go without a name
-        taken.append((begin, begin + wide, row))
+        box, shift, side = (clear or free)[0]
+        taken.append(box)
         ax.annotate(plain(text), (across, up), xytext=(6 if side == "left" else -6, shift), ha=side, fontsize=8,
                     textcoords="offset points", color=INK if best else MUTED)  # fmt: skip
+
+
+def _beside(x: float, y: float, wide: float) -> Iterator[tuple[Box, int, Literal["left", "right"]]]:
+    """Where a name may stand, the nearest first: its box, how far up, and which end of it is at the point."""
+    for shift in (5, -12, 16, -23, 27, -34):
+        yield (x + 6, y + shift - 2, x + 6 + wide, y + shift + 7), shift, "left"
+        yield (x - 6 - wide, y + shift - 2, x - 6, y + shift + 7), shift, "right"
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
 
 
 def regret(found: Comparison | Sweep, metric: str = "response_mean", ax: Axes | None = None) -> Axes:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from sim.report import terminal
 from sim.report.overview import beside
-from sim.results.groups import TITLES, checked, group_metrics, telling
+from sim.results.group_differences import SHOWN_MARK, difference_cells, difference_note
+from sim.results.groups import TITLES, checked, group_metrics, telling, title
 from sim.results.metrics import RUN_ONLY
+
+if TYPE_CHECKING:
+    from sim.results.compare import Comparison
 
 SHOWN = ("tasks", "rejected", "expired", "failed", "unfinished", "wait_mean", "response_mean", "response_p95",
          "bounded", "slo_attainment", "rho_p95", "preemptions", "gpu_seconds", "energy_of_tasks_j",
@@ -17,33 +22,78 @@ SHOWN = ("tasks", "rejected", "expired", "failed", "unfinished", "wait_mean", "r
 """What a terminal shows of each group, where it tells something; files have more."""
 
 
-def groups_lines(tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = ()) -> list[str]:
-    """The tables as text: a row a group and policy; `further` metrics are shown beside the usual ones."""
+def groups_lines(
+    tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
+    comparison: Comparison | None = None,
+) -> list[str]:  # fmt: skip
+    """The tables as text: a row a group and policy; `further` metrics are shown beside the usual ones.
+
+    With a comparison, the paired differences to its base below each.
+    """
     lines = []
     for name in checked(by):
         if name not in tables:
             lines += ["", f"By {TITLES[name]}: there is one group only."]
             continue
-        lines += ["", f"By {TITLES[name]}:", *_lines(tables[name], name, further)]
+        shown = _shown(tables[name], list(further))
+        lines += ["", f"By {title(name, tables[name].index.get_level_values(0))}:", *_lines(tables[name], name, shown)]
+        if comparison is not None:
+            lines += _differences(comparison, name, shown)
     return lines
 
 
-def _lines(table: pd.DataFrame, by: str, further: Iterable[str]) -> list[str]:
+def _shown(table: pd.DataFrame, further: Sequence[str]) -> list[str]:
+    """The metrics that a terminal shows."""
     bounded = next(name for name in group_metrics() if name.startswith("bounded"))
     wanted = [bounded if name == "bounded" else name for name in SHOWN]
     wanted += [name for name in further if name not in RUN_ONLY and name not in wanted]
-    shown = [name for name in wanted if name in telling(table) or (name in further and name in table)]
+    return [name for name in wanted if name in telling(table) or (name in further and name in table)]
+
+
+def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
     several = table.index.get_level_values("policy").nunique() > 1
     labels = []
     for group in dict.fromkeys(table.index.get_level_values(0)):
         policies = table.loc[[group]].index.get_level_values("policy")
         labels += [[str(group) if not number else "", str(policy)] for number, policy in enumerate(policies)]
-    head = [TITLES[by], "policy"]
+    head = [title(by, table.index.get_level_values(0)), "policy"]
     if not several:
         labels, head = [label[:1] for label in labels], head[:1]
     names = terminal.table([head, *labels])
     columns = [[terminal.metric_name(name), *_cells(table, name)] for name in shown]
     return beside(names, columns)
+
+
+def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
+    """A row a group and policy that is not the base, a column a metric, and what the marks mean."""
+    names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
+    found = comparison.differences_by(by, names)
+    if found.empty:
+        return []
+    rows = list(dict.fromkeys(zip(found[by], found["policy"], strict=True)))
+    called = title(by, found[by])
+    labels = [[called, "policy"]]
+    labels += [
+        [str(group) if not number or rows[number - 1][0] != group else "", str(policy)]
+        for number, (group, policy) in enumerate(rows)
+    ]
+    columns, same = [], []
+    for name in names:
+        part = found[found["metric"] == name].set_index([by, "policy"]).reindex(rows)
+        if (part["difference"] == 0).all() and not (part["half_width"] > 0).any():
+            same.append(terminal.metric_name(name))
+            continue
+        marks = part["significant"].eq(True).tolist()
+        cells = difference_cells(name, part["difference"].tolist(), part["half_width"].tolist(), marks)
+        room = " " * len(SHOWN_MARK) if any(marks) else ""  # so that figures stand below figures
+        cells = [cell if is_marked else cell + room for cell, is_marked in zip(cells, marks, strict=True)]
+        columns.append([terminal.metric_name(name), *cells])
+    notes = [difference_note(found, comparison.confidence, comparison.identical)] if columns else []
+    if same:
+        notes.insert(0, f"The same under all policies in every run: {', '.join(same)}.")
+    head = f"Differences to {comparison.base}, by {called}:"
+    table = beside(terminal.table(labels), columns) if columns else []
+    return ["", head, *table, *(line for text in notes for line in terminal.wrapped(text, indent=2))]
 
 
 def _cells(table: pd.DataFrame, metric: str) -> list[str]:

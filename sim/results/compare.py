@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -105,14 +105,16 @@ class Comparison:
 
     `table`: index policy; columns (metric, "mean"), (metric, "half_width") of the interval of each policy's own
     mean, and (metric, "n"), the runs in which it is defined.  `pairs`: a row a metric and compared pair: metric,
-    policy, other, difference (policy - other), half_width, p, significant, n.  `winners`: metric -> the policy
-    that is better than all others, or None.  `findings`: with a baseline one a pair; otherwise the best policy
-    against each other one, by metric.  `sentences`: the same for people.
+    policy, other, difference (policy - other), half_width, p, significant, n; half_width and p are corrected by Holm's
+    procedure.  `winners`: metric -> the policy that is better than all others, or None.  `findings`: with a baseline
+    one a pair; otherwise the best policy against each other one, by metric.  `sentences`: the same for people.
     `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
     of its first run (`sim.results.plans`); else no rows.  `plan_notes`: what a reader must know of them, if anything.
     `selection`: the best of all with a stated probability, if that was asked for (`sim.results.selection`).
     `identical`: nothing is random, so that one run of each was compared, however many there are.
-    `runs`: what was compared, by policy.
+    `runs`: what was compared, by policy.  `baseline`: the policy with which all others were compared, if one was named.
+    `asked`: how the comparison was asked for, where that is known: metrics, by, and best, probability, delta and
+    replications of a selection.
     """
 
     table: pd.DataFrame
@@ -125,6 +127,8 @@ class Comparison:
     selection: Selection | None = None
     identical: bool = False
     runs: Mapping[str, Replications | Result] = field(default_factory=dict, repr=False)
+    baseline: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> list[str]:
@@ -173,6 +177,22 @@ class Comparison:
 
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
         return table if names is None else table[list(names)]
+
+    @property
+    def base(self) -> str:
+        """The policy to which groups are compared: the baseline, or else the first."""
+        return next(iter(self.runs)) if self.baseline is None else self.baseline
+
+    def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Paired differences to the `base`: a row for every metric, "class" ("gpus", "user") and other policy.
+
+        Columns as those of `pairs`, and the group before them; per metric all groups and policies are tested together.
+        """
+        from sim.results.group_differences import differences_of_groups
+        from sim.results.groups import checked
+
+        found = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
+        return found if names is None else found[found["metric"].isin(list(names))].reset_index(drop=True)
 
     def plot(self) -> Figure:
         """A panel a metric: each policy's mean and interval."""
@@ -243,6 +263,7 @@ def compare(
         selection,
         identical,
         dict(runs),
+        baseline,
     )
 
 
@@ -296,9 +317,14 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 
 
 def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
+    each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
+    return paired_findings(metric, each, confidence)
+
+
+def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
+    """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
     differences, left_out = [], []
-    for policy, other in pairs:
-        both = frame[[policy, other]].to_numpy(dtype=np.float64)
+    for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
         finite = np.isfinite(both).all(axis=1)
         difference = both[finite, 0] - both[finite, 1]
@@ -309,7 +335,7 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
     # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
     whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
     findings = []
-    for (policy, other), out in zip(pairs, left_out, strict=True):
+    for (policy, other, _), out in zip(pairs, left_out, strict=True):
         if out:
             found = (math.nan, math.nan, math.nan, False, 0)
         else:

@@ -1,4 +1,5 @@
-"""Tasks in groups: by class, by the number of GPUs they ask for, by user, or by any other column of their table.
+"""Tasks in groups: by class, by the number of GPUs they ask for (where no task asks for any: of cores), by user, or by
+any other column of their table.
 
 A grouping is a matter of the workload, not of what a policy made of it: `gpus` is what a task asks for, and the users
 named are those with the most demand.  So the rows of all policies and replications mean the same.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ from sim.errors import UsageError, suggestion
 from sim.model.record import NOT_ARRIVED, RunInput
 from sim.model.tasks import Shape
 from sim.results import metrics
-from sim.results.fairness import gpu_demand
-from sim.results.modes import ModeTable
+from sim.results.fairness import core_demand, gpu_demand
+from sim.results.modes import ModeTable, units
 from sim.results.statistics import student_interval
 from sim.results.tables import SLOWDOWN_BOUND, bound_name
 
@@ -40,6 +41,7 @@ MOST_USERS = 10
 OTHERS = "all others"
 
 NO_GPU, PART = "none", "part of one"
+LESS_THAN_A_CORE = "below 1 core"
 
 _MARK = "by:"
 _KEPT = "_by:"
@@ -76,6 +78,14 @@ class Grouping:
         return Grouping(by, None if named is None else tuple(named), tuple(names))
 
 
+def title(by: str, groups: Iterable[object] = ()) -> str:
+    """What a grouping is called where these are its groups."""
+    names = [str(group) for group in groups]
+    if by == "gpus" and names and all(name.endswith((" core", " cores")) for name in names):
+        return "cores asked for"
+    return TITLES.get(by, by)
+
+
 def checked(by: str | Iterable[str]) -> list[str]:
     """What a comparison can be split by, each once; UsageError with a suggestion otherwise."""
     found = list(dict.fromkeys([by] if isinstance(by, str) else by))
@@ -98,7 +108,7 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
         elif name == "class":
             if len(run.tasks.classes) > 1:
                 found.append(Grouping(name, None, names))
-        elif len({gpus_label(shape) for shape in run.tasks.shapes}) > 1:
+        elif len(set(size_labels(run.tasks.shapes))) > 1:
             found.append(Grouping(name, None, names))
     return found
 
@@ -108,14 +118,30 @@ def named_users(run: RunInput) -> list[str]:
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():
-        with np.errstate(invalid="ignore"):
-            wanted = np.nan_to_num(np.nanmin(tasks.time, axis=1), posinf=0.0)
+        wanted = core_demand(ModeTable(tasks, run.cluster))
     codes = np.zeros(len(tasks), np.int64) if tasks.user_code is None else tasks.user_code
     demand = np.bincount(codes, weights=wanted, minlength=len(tasks.users))
     order = np.argsort(-demand, kind="stable")
     # One more than the most is better named than called all others.
     most = MOST_USERS + 1 if len(order) == MOST_USERS + 1 else MOST_USERS
     return [tasks.users[code] for code in order[:most].tolist()]
+
+
+def size_labels(shapes: Sequence[Shape]) -> list[str]:
+    """What tasks of these shapes ask for: GPUs, or cores where none can use a GPU."""
+    labels = [gpus_label(shape) for shape in shapes]
+    return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
+
+
+def cores_label(shape: Shape) -> str:
+    """The cores that a task asks for, as the name of its group: from each power of two to below the next."""
+    least, most = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
+    if least != most:
+        return f"{least:g} to {most:g} cores"
+    if most < 2:
+        return "1 core" if most >= 1 else LESS_THAN_A_CORE
+    power = 2 ** math.floor(math.log2(most))
+    return f"{power}–{2 * power - 1} cores"
 
 
 def gpus_label(shape: Shape) -> str:
@@ -139,8 +165,9 @@ def gpus_label(shape: Shape) -> str:
 
 def _place(label: str) -> tuple[float, float]:
     """Where such a group stands among the others: by its greatest count, elastic tasks behind those of that count."""
-    if label in (NO_GPU, PART):
+    if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
+    label = label.removesuffix(" cores").removesuffix(" core")
     if " to " in label:
         least, most = label.split(" to ")
         return float(most) + 0.25, float(least)
@@ -167,7 +194,7 @@ def _codes(result: Result, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
 
 def _codes_of_gpus(result: Result) -> tuple[np.ndarray, list[Any]]:
     record = result.record
-    labels = [gpus_label(shape) for shape in record.input.tasks.shapes]
+    labels = size_labels(record.input.tasks.shapes)
     names = sorted(dict.fromkeys(labels), key=_place)
     of_shape = np.array([names.index(name) for name in labels])
     return of_shape[record.input.tasks.shape[record.status != NOT_ARRIVED]], names
@@ -249,7 +276,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, conf
     """
     values = {label: group_values(outcome, by) for label, outcome in outcomes.items()}
     known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
-    groups = _in_order(by, dict.fromkeys(group for group, _ in known))
+    groups = in_order(by, dict.fromkeys(group for group, _ in known))
     names = dict.fromkeys(name for _, name in known)
     index, rows = [], []
     for group in groups:
@@ -267,7 +294,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, conf
     return pd.DataFrame(rows, pd.MultiIndex.from_tuples(index, names=[by, "policy"]) if index else None, columns)
 
 
-def _in_order(by: str, groups: Iterable[str]) -> list[str]:
+def in_order(by: str, groups: Iterable[str]) -> list[str]:
     """Groups as the first run that has them stands; GPU counts by number, the other users last."""
     if by == "gpus":
         return sorted(groups, key=_place)

@@ -92,7 +92,10 @@ def deviation(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean paired difference with its interval at the level at which Holm's procedure tested it."""
+    """A mean paired difference with its interval at the level at which Holm's procedure tested it.
+
+    `p` is Holm's adjusted one: at most 1 - confidence exactly where the difference is significant.
+    """
 
     mean: float
     half_width: float
@@ -121,12 +124,13 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
         found.append((mean, error, p, count))
     testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
     result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
-    level, holds = 0.0, True
+    level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
         mean, error, p, count = found[index]
         if holds:
             level = (1 - confidence) / (len(testable) - step)
             holds = p <= level
         half = student_quantile(1 - level / 2, count - 1) * error
-        result[index] = Difference(mean, half, p, holds, count)
+        adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
+        result[index] = Difference(mean, half, adjusted, holds, count)
     return result

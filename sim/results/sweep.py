@@ -8,6 +8,7 @@ Columns of `table`, in this order:
     policy          the policy's label
     seed            of the runs; replication r of every row with one seed meets the same arrivals, sizes and faults
     replications    how many the row has
+    warmup_cut      where one is to be found (`warmup: auto`): the seconds at the beginning that are left out
     status          done or failed
     error           why it failed; the metrics of a failed row are missing
     warnings        what the runs warned of
@@ -15,7 +16,8 @@ Columns of `table`, in this order:
 
 `by_replication` has a row a replication and, instead of means and intervals, its values.  A metric that is not defined
 in some replication of a row (a makespan with tasks unfinished) is missing in the row.  Energy is taken to one common
-end for all policies of a point and replication.
+end for all policies of a point and replication; where a precision was asked for and policies have different numbers of
+replications, it is that of the replications which all have, as in a comparison, and missing in the others.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ import pandas as pd
 from sim.errors import UnknownName, UsageError
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.statistics import student_quantile
+from sim.results.sweep_values import rows_where
 from sim.results.wording import formatter, metric_name, several, units_of
 
 MARK = "sweep.json"
 TABLE = "table.parquet"
 EACH = "replications.parquet"
-FACTS = ("point", "policy", "seed", "replications", "replication", "status", "error", "warnings")
+FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
 """Columns that are neither keys nor metrics."""
 
 USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilisation")
@@ -46,11 +49,16 @@ USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilisation")
 SHOWN_ROWS = 40
 CONFIDENCE = 0.95
 _END, _WATTS = "_end", "_watts_at_end"
+_ENERGY = ("energy_j", "energy_idle_j")
+"""What is taken to one common end."""
 
 
 @dataclass
 class SweepRow:
-    """What one row is made of: its facts, and the values of its replications in order (None of one that failed)."""
+    """What one row is made of: its facts, and the values of its replications in order (None of one that failed).
+
+    `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
+    """
 
     point: int
     policy: str
@@ -58,18 +66,20 @@ class SweepRow:
     runs: list[Mapping[str, float] | None] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    warmup: float | None = None
 
 
 class Sweep:
     """A sweep.  Attributes:
 
-    table            see the head of this module
-    by_replication   likewise, a row a replication
+    table            a row a point and policy: its keys, and metrics with the ends of their 95 % intervals
+    by_replication   the metrics of every replication, a row each
     keys             names of what was swept besides the policy
     metrics          those asked for, which are shown first
     points           the values of every point as they were written, a row a point
     name, seed       of the scenario
     remarks          what a reader of the figures should know
+    replications     of every row: a number, or {precision, metric, max, confidence}
     """
 
     def __init__(
@@ -82,10 +92,12 @@ class Sweep:
         seed: int = 0,
         metrics: Iterable[str] = (),
         remarks: Iterable[str] = (),
+        replications: int | Mapping[str, Any] = 1,
     ):
         self.table, self.by_replication, self.points = table, by_replication, points
         self.name, self.seed = name, seed
         self.metrics, self.remarks = list(metrics), list(remarks)
+        self.replications = replications if isinstance(replications, int) else dict(replications)
         self.directory: Path | None = None
 
     @property
@@ -125,19 +137,13 @@ class Sweep:
         return sound.loc[grouped.idxmax() if up else grouped.idxmin()]
 
     def pivot(self, x: str, y: str, metric: str, where: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """A metric as a grid: rows y, columns x.  `where` fixes other columns: {"policy": "sjf"}.
+        """A metric as a grid: rows y, columns x.  `where` fixes other columns: {"policy": "sjf"}; values of keys may be
+        texts as in a scenario (24/h) or numbers in base units.
 
         UsageError where more than one row falls on a cell.
         """
         self._known(metric)
-        frame = self.table
-        for column, value in (where or {}).items():
-            self._column(column)
-            chosen = frame[frame[column] == value]
-            if chosen.empty:
-                known = ", ".join(str(one) for one in frame[column].unique()[:10])
-                raise UsageError(f"no row has {column} = {value!r}; there are {known}")
-            frame = chosen
+        frame = rows_where(self, self.table, where)
         for column in (x, y):
             self._column(column)
         if x == y:
@@ -162,18 +168,21 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """Those asked for, else the usual ones that are defined here."""
-        return self.metrics or [name for name in USUAL if name in self.table and self.table[name].notna().any()]
+        """Those asked for, else the usual ones that are defined here; with a precision also the one it is of."""
+        shown = self.metrics or [name for name in USUAL if name in self.table and self.table[name].notna().any()]
+        reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
+        return [name for name in reached if name not in shown and name in self.table] + shown
 
     def shown(self, rows: int | None = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
         """Titles and rows of cells for people: values as they were written, metrics with units."""
         frame = self.table if rows is None else self.table.iloc[:rows]
         varies = self.table["policy"].nunique() > 1 or not self.keys
-        titles = ["point", *self.keys, *(["policy"] if varies else []), *map(metric_name, self.shown_metrics)]
+        counted = not isinstance(self.replications, int)
+        facts = [*(["policy"] if varies else []), *(["replications"] if counted else [])]
+        titles = ["point", *self.keys, *facts, *map(metric_name, self.shown_metrics)]
         cells = [frame["point"].astype(str).tolist()]
         cells += [self.points[key].loc[frame["point"]].astype(str).tolist() for key in self.keys]
-        if varies:
-            cells.append(frame["policy"].tolist())
+        cells += [frame[fact].astype(str).tolist() for fact in facts]
         for name in self.shown_metrics:
             cells.append(self._texts(frame, name))
         failed = (frame["status"] == "failed").tolist()
@@ -201,9 +210,10 @@ class Sweep:
         parts = [f"{points:,} point{'s' if points != 1 else ''}"]
         if policies > 1 and len(self.table) == points * policies:
             parts[0] += f" × {policies} policies"
-        replications = int(self.table["replications"].max())
-        if replications > 1:
-            parts.append(f"{replications} replications each")
+        sound = self.table[self.table["status"] == "done"] if len(self.failed) < len(self) else self.table
+        fewest, most = int(sound["replications"].min()), int(sound["replications"].max())
+        if most > 1:
+            parts.append(f"{fewest} to {most} replications each" if fewest < most else f"{most} replications each")
         if self.table["seed"].nunique() == 1:
             parts.append(f"seed {self.table['seed'].iloc[0]}")
         if len(self.failed):
@@ -261,7 +271,7 @@ class Sweep:
             points = pd.DataFrame(about["points"], columns=pd.Index(about["keys"]), dtype=object)
             found = cls(
                 table, each, points, name=about["name"], seed=about["seed"], metrics=about["metrics"],
-                remarks=about["remarks"],
+                remarks=about["remarks"], replications=about["replications"],
             )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
@@ -285,22 +295,49 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
 ]:  # fmt: skip
     """`table` and `by_replication` of a sweep; `kinds`: the columns of the keys, by key, an entry a point."""
     names = _metric_names(rows)
+    failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
+    counts = np.array([len(row.runs) for row in rows], dtype=np.int64)
+    common = _common_counts(rows, counts, failed)
     cube = _cube(rows, [*names, _END, _WATTS])
     cube = _common_energy(cube, rows, names)
-    replications = cube.shape[1]
-    failed = np.array([any(run is None for run in row.runs) for row in rows])
-    with np.errstate(invalid="ignore"):
-        means = cube[:, :, : len(names)].mean(axis=1)
-    means[failed] = np.nan
+    for at in [names.index(name) for name in _ENERGY if name in names]:
+        cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
+    means, half = _estimates(cube[:, :, : len(names)], counts)
+    if (common < counts).any():
+        for at in [names.index(name) for name in _ENERGY if name in names]:
+            means[:, at], half[:, at] = (found[:, at] for found in _estimates(cube[:, :, : len(names)], common))
+    means[failed] = half[failed] = np.nan
     facts = _facts(keys, rows, kinds, failed)
     columns: dict[str, Any] = {**facts, **{name: means[:, at] for at, name in enumerate(names)}}
-    if replications > 1:
-        half = _half_widths(cube[:, :, : len(names)])
-        half[failed] = np.nan
+    if cube.shape[1] > 1:
         for at, name in enumerate(names):
             columns[f"{name}_ci_low"] = means[:, at] - half[:, at]
             columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
     return pd.DataFrame(columns), _each(keys, rows, kinds, cube, names)
+
+
+def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """Of each row, so many replications that all policies of its point have; those that failed do not take part."""
+    fewest: dict[int, int] = {}
+    for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
+        if not out:
+            fewest[row.point] = min(count, fewest.get(row.point, count))
+    each = zip(rows, counts.tolist(), strict=True)
+    return np.array([min(count, fewest.get(row.point, count)) for row, count in each], dtype=np.int64)
+
+
+def _estimates(cube: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means over the first `counts` replications of each row, and the half-widths of their intervals."""
+    means = np.full((cube.shape[0], cube.shape[2]), np.nan)
+    half = means.copy()
+    for count in np.unique(counts[counts > 0]).tolist():
+        mine = counts == count
+        part = cube[mine, :count]
+        with np.errstate(invalid="ignore"):
+            means[mine] = part.mean(axis=1)
+        if count > 1:
+            half[mine] = _half_widths(part)
+    return means, half
 
 
 def _metric_names(rows: Sequence[SweepRow]) -> list[str]:
@@ -334,7 +371,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
         ends = cube[mine, :, -2]
         last = np.fmax.reduce(ends, axis=0)
         further = np.where(np.isnan(ends), 0.0, (last - ends) * cube[mine, :, -1])
-        for name in ("energy_j", "energy_idle_j"):
+        for name in _ENERGY:
             if name in names:
                 cube[mine, :, names.index(name)] += further
     return cube
@@ -363,10 +400,18 @@ def _facts(
         "policy": [row.policy for row in rows],
         "seed": _seeds([row.seed for row in rows]),
         "replications": np.array([len(row.runs) for row in rows], dtype=np.int64),
+        **_warmups(rows),
         "status": np.where(failed, "failed", "done"),
         "error": ["; ".join(dict.fromkeys(row.errors)) for row in rows],
         "warnings": ["; ".join(dict.fromkeys(row.warnings)) for row in rows],
     }
+
+
+def _warmups(rows: Sequence[SweepRow]) -> dict[str, Any]:
+    """A column where a warm-up was to be found, for all rows then."""
+    if all(row.warmup is None for row in rows):
+        return {}
+    return {"warmup_cut": np.array([np.nan if row.warmup is None else row.warmup for row in rows])}
 
 
 def _seeds(seeds: list[int]) -> list[str] | np.ndarray:

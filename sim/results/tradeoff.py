@@ -114,6 +114,9 @@ def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
 
     if isinstance(found, Sweep):
         _known((metric,), [str(name) for name in found.table.columns])
+        twice = found.table[found.table.duplicated(["point", "policy"])]
+        if len(twice):
+            raise UsageError(f"point {twice['point'].iloc[0]} is there twice under {twice['policy'].iloc[0]}")
         wide = found.table.pivot(index="point", columns="policy", values=metric)
         return wide[list(dict.fromkeys(found.table["policy"]))]
     columns = {}

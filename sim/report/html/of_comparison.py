@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 from sim.errors import UsageError
 from sim.report.html import elements
-from sim.report.html.common import Parts, commands, front_picture, policy_option, regret_picture, scenario_of
+from sim.report.html.common import (
+    DIFFERENCE_TITLES,
+    HOLM_OF_METRIC,
+    Parts,
+    better_sentence,
+    commands,
+    difference_rows,
+    front_picture,
+    policy_option,
+    policy_text,
+    regret_picture,
+    scenario_of,
+)
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import comparison_headline, comparison_remarks, first_of
-from sim.results.compare import Comparison, Finding
-from sim.results.metrics import HIGHER_IS_BETTER
-from sim.results.wording import figures, metric_name, pair, several, units_of
+from sim.results.compare import Comparison
+from sim.results.group_differences import difference_cells, difference_note
+from sim.results.replications import Replications
+from sim.results.wording import metric_name, several, units_of
 
 MOST_SENTENCES = 40
 
@@ -24,11 +38,13 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]
     options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
+    options += _asked(found)
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
-    many = next(iter(runs.values()))
-    again = commands(first, f"{folder}/{_folder(policies[0])}" if folder else "", "compare", many, options)
+    place = f"{folder}/{_folder(policies[0])}" if folder else ""
+    again = commands(first, place, "compare", _replications(found), options)
     shown_first = sorted(found.findings, key=lambda finding: finding.shown != "different")
-    told = [_better(found, finding) for finding in shown_first[:MOST_SENTENCES]]
+    means = found.table
+    told = [better_sentence(row, float(means[row.metric, "mean"][row.other])) for row in shown_first[:MOST_SENTENCES]]
     if len(shown_first) > MOST_SENTENCES:
         told.append(f"And {len(shown_first) - MOST_SENTENCES:,} more pairs: the table of differences has all.")
     words = elements.items([*told, *found.plan_notes])
@@ -44,6 +60,25 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     ]  # fmt: skip
 
 
+def _asked(found: Comparison) -> list[str]:
+    """The options that say what was compared, and how."""
+    options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
+    options += [f"--by {quote(name)}" for name in found.asked.get("by", ())]
+    if found.baseline is not None:
+        options.append(f"--baseline {quote(policy_text(found.baseline, _policy(found.runs[found.baseline])))}")
+    return options + [
+        f"--{name} {quote(str(found.asked[name]))}" for name in ("best", "probability", "delta") if name in found.asked
+    ]
+
+
+def _replications(found: Comparison) -> int | None:
+    """How many were asked for; None where it is the scenario that says how many each policy needs."""
+    if "best" in found.asked:
+        return found.asked.get("replications")
+    numbers = {len(run) if isinstance(run, Replications) else 1 for run in found.runs.values()}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
 def _policy(outcome: Any) -> Any:
     """What stands under `policy:` in the scenario of a run."""
     import yaml
@@ -56,20 +91,6 @@ def _folder(label: str) -> str:
     from sim.experiment.directory import folder_name
 
     return folder_name(label)
-
-
-def _better(found: Comparison, finding: Finding) -> str:
-    """`sjf is better than fcfs in response mean by 36 ± 5 %, n = 20`; else the finding's own sentence."""
-    base = abs(float(found.table[finding.metric, "mean"][finding.other]))
-    if finding.shown != "different" or not (base > 0 and math.isfinite(base)):
-        return finding.sentence
-    lower = finding.difference < 0
-    better = lower != (finding.metric in HIGHER_IS_BETTER)
-    share = pair(100 * abs(finding.difference) / base, 100 * finding.half_width / base)
-    return (
-        f"{finding.policy} is {'better' if better else 'worse'} than {finding.other} in {metric_name(finding.metric)} "
-        f"by {share} %, n = {finding.n} ({finding.gap}; paired, {100 * finding.confidence:g} %, Holm)."
-    )
 
 
 def _compared(found: Comparison) -> str:
@@ -100,15 +121,10 @@ def _compared_pictures(found: Comparison) -> str:
 
 
 def _differences(found: Comparison) -> str:
-    rows = []
-    for record in found.pairs.to_dict("records"):
-        unit = several([record["difference"]], units_of(record["metric"]), [record["half_width"]])[0]
-        rows.append([
-            metric_name(record["metric"]), str(record["policy"]), str(record["other"]),
-            Cell(unit, float(record["difference"])), Cell(figures(record["p"], 2), float(record["p"])),
-            "yes" if record["significant"] else "no", Cell(str(record["n"]), float(record["n"])),
-        ])  # fmt: skip
-    return elements.table(["metric", "policy", "other", "policy - other", "p", "shown", "n"], rows)
+    rows: list[list[str | Cell]] = []
+    for metric, mine in found.pairs.groupby("metric", sort=False):
+        rows += [[metric_name(str(metric)), *cells] for cells in difference_rows(str(metric), mine)]
+    return elements.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
 
 
 _OF_GROUPS = ("tasks", "response_mean", "wait_mean", "slowdown_mean")
@@ -135,7 +151,24 @@ def _compared_groups(found: Comparison) -> str:
             for (name, policy), *cells in zip(table.index, *columns, strict=True)
         ]
         parts.append(elements.table([group, "policy", *(metric_name(name) for name in names)], rows))
+        parts.append(_group_differences(found, group, names))
     return "".join(parts)
+
+
+def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
+    """The paired differences of the metrics shown, to the base."""
+    names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
+    table = found.differences_by(group, names)
+    rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))
+    columns = []
+    for name in names:
+        part = table[table["metric"] == name].set_index([group, "policy"]).reindex(rows)
+        values, halves = part["difference"].tolist(), part["half_width"].tolist()
+        texts = difference_cells(name, values, halves, part["significant"].eq(True).tolist())
+        columns.append([Cell(text, float(value)) for text, value in zip(texts, values, strict=True)])
+    cells = [[str(row[0]) or "(none)", str(row[1]), *(column[at] for column in columns)] for at, row in enumerate(rows)]
+    note = f"Differences to {found.base}. {difference_note(table, found.confidence, found.identical)}"
+    return elements.table([group, "policy", *(metric_name(name) for name in names)], cells, note)
 
 
 def _plans(found: Comparison) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from sim.report.html.elements import Cell, Section
 from sim.report.overview import first_of, headline, remarks
 from sim.results.replications import Replications
 from sim.results.result import Result
-from sim.results.wording import count, formatter, metric_name, several, units_of
+from sim.results.wording import Unit, count, formatter, metric_name, several, units_of
 
 SLOWEST = 25
 MOST_DEVICES = 100
@@ -27,6 +27,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     first = first_of(outcome)
     title = f"{outcome.name or 'run'} under {first.policy}" if first.policy else outcome.name or "run"
     words = elements.items(_in_words(outcome)) + elements.warnings(remarks(outcome))
+    number = len(outcome) if isinstance(outcome, Replications) else 1
     return title, [headline(outcome)], [
         Section("In words", words),
         Section("Figures", _summary(outcome)),
@@ -36,7 +37,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
         Section("Devices", _devices(first)),
         Section("The slowest tasks", _slowest(first)),
         Section("Scenario", scenario_of(first)),
-        Section("Make it again", commands(first, folder, "run", outcome)),
+        Section("Make it again", commands(first, folder, "run", number)),
     ]  # fmt: skip
 
 
@@ -50,15 +51,36 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
         total, completed = outcome.metric("tasks"), outcome.metric("completed")
         yield f"{count(completed)} of {count(total)} tasks completed."
         for name in _TOLD:
-            if name in outcome.names and math.isfinite(outcome.metric(name)):
+            if name in outcome.names and math.isfinite(outcome.metric(name)) and _modelled(outcome, name):
                 yield f"{sentence_case(metric_name(name))}: {outcome.text(name)}."
         yield "This is one run: it tells nothing about chance. Replications add intervals."
         return
     for name, (mean, half, number) in _means(outcome).items():
-        if name in _TOLD:
+        if name in _TOLD and _modelled(outcome, name):
             value = several([mean], units_of(name), [half])[0]
             yield f"{sentence_case(metric_name(name))} is {value} (95 %, n = {number})."
     yield from outcome.remarks
+
+
+def _modelled(outcome: Outcome, name: str) -> bool:
+    """Energies of a cluster without powers are 0 because nobody gave any, which is no figure."""
+    return not name.endswith("_j") or bool(first_of(outcome).devices["energy_j"].any())
+
+
+def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
+    """Values with half-widths as texts, by name: those of one kind (`response_mean`, `response_p95`) in one unit."""
+    families: dict[tuple[str, tuple[Unit, ...]], list[str]] = {}
+    for name in values:
+        families.setdefault((name.partition("_")[0], units_of(name)), []).append(name)
+    found: dict[str, str] = {}
+    for (_, units), names in families.items():
+        means, halves = zip(*(values[name] for name in names), strict=True)
+        if len(units) == 1 and all(math.isnan(half) for half in halves):
+            texts = [formatter(name)(value) for name, value in zip(names, means, strict=True)]
+        else:
+            texts = several(means, units, halves)
+        found.update(zip(names, texts, strict=True))
+    return found
 
 
 def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
@@ -71,14 +93,21 @@ def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
 
 def _summary(outcome: Outcome) -> str:
     if isinstance(outcome, Result):
-        values = {name: value for name, value in outcome.values().items() if not math.isnan(value)}
+        values = {
+            name: value for name, value in outcome.values().items()
+            if not math.isnan(value) and _modelled(outcome, name)
+        }  # fmt: skip
+        finite = {name: (value, math.nan) for name, value in values.items() if math.isfinite(value)}
+        texts = {name: outcome.text(name) for name in values} | _by_family(finite)
         return elements.table(
             ["metric", "value", "name"],
-            [[metric_name(name), Cell(outcome.text(name), value), name] for name, value in values.items()],
+            [[metric_name(name), Cell(texts[name], value), name] for name, value in values.items()],
         )
+    means = {name: found for name, found in _means(outcome).items() if _modelled(outcome, name)}
+    texts = _by_family({name: (mean, half) for name, (mean, half, _) in means.items()})
     rows = [
-        [metric_name(name), Cell(several([mean], units_of(name), [half])[0], mean), Cell(str(number), number), name]
-        for name, (mean, half, number) in _means(outcome).items()
+        [metric_name(name), Cell(texts[name], mean), Cell(str(number), number), name]
+        for name, (mean, _, number) in means.items()
     ]
     return elements.table(["metric", "mean and half of its 95 % interval", "n", "name"], rows)
 
@@ -135,11 +164,11 @@ def _waiting(first: Result) -> str:
         return ""
     shown = [cause for cause in CAUSES if table[cause].sum() > 0]
     rows = []
-    for name, row in table.iterrows():
+    means = _texts("wait_mean", (table["wait"] / table["tasks"].clip(lower=1)).tolist())
+    for (name, row), mean in zip(table.iterrows(), means, strict=True):
         wait, tasks = float(row["wait"]), float(row["tasks"])
-        mean = wait / max(tasks, 1)
         parts = [Cell(f"{100 * float(row[cause]) / wait:.3g} %" if wait else "–", float(row[cause])) for cause in shown]
-        rows.append([str(name) or "(all)", Cell(count(tasks), tasks), Cell(formatter("wait_mean")(mean), mean), *parts])
+        rows.append([str(name) or "(all)", Cell(count(tasks), tasks), mean, *parts])
     return elements.table(["class", "tasks", "mean wait", *(cause.replace("_", " ") for cause in shown)], rows,
                       "Share of the waiting by cause")  # fmt: skip
 
@@ -149,12 +178,12 @@ def _devices(first: Result) -> str:
     names = [name for name in ("utilisation", "allocation") if table[name].notna().any()]
     kept = table if len(table) <= MOST_DEVICES else table.nlargest(MOST_DEVICES, "busy", keep="first")
     drawn = bool(table["energy_j"].any())
+    energies = _texts("energy_j", kept["energy_j"].tolist())
     rows = []
-    for record in kept.to_dict("records"):
+    for record, drew in zip(kept.to_dict("records"), energies, strict=True):
         shares = [Cell("–" if math.isnan(record[n]) else f"{100 * record[n]:.3g} %", float(record[n])) for n in names]
         launches = Cell(count(record["launches"]), record["launches"])
-        energy = [Cell(formatter("energy_j")(record["energy_j"]), float(record["energy_j"]))] if drawn else []
-        rows.append([str(record["device"]), str(record["type"]), *shares, launches, *energy])
+        rows.append([str(record["device"]), str(record["type"]), *shares, launches, *([drew] if drawn else [])])
     more = f"The busiest {len(kept)} of {len(table):,}" if len(kept) < len(table) else ""
     return elements.table(["device", "type", *names, "launches", *(["energy"] if drawn else [])], rows, more)
 

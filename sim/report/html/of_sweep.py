@@ -2,82 +2,142 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator
-from io import StringIO
-from itertools import product
-from shlex import quote
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
 from sim.errors import UsageError
 from sim.report.html import elements
-from sim.report.html.common import Parts, front_picture, policy_option, regret_picture, scenario_file, sentence_case
+from sim.report.html.again import again
+from sim.report.html.common import (
+    DIFFERENCE_TITLES,
+    Parts,
+    better_sentence,
+    difference_rows,
+    front_picture,
+    regret_picture,
+    sentence_case,
+)
 from sim.report.html.elements import Cell, Section
-from sim.results.metrics import HIGHER_IS_BETTER
+from sim.results.compare import Finding
+from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.sweep import Sweep
+from sim.results.sweep_differences import Leads, findings_by_point, leads, seen_from
 from sim.results.wording import metric_name, several, units_of
 
 MOST_ROWS = 2000
+MOST_SENTENCES = 24
+
+Findings = Mapping[str, dict[int, list[Finding]]]
+"""By metric and point."""
 
 
 def of_sweep(found: Sweep, folder: str) -> Parts:
     """Title, first lines and sections about a sweep."""
-    words = elements.items(_swept_in_words(found))
+    findings = _findings(found)
+    words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings)])
     failed = [f"point {row.point} under {row.policy} failed: {row.error}" for row in found.failed.itertuples()]
-    again = _again(found, folder) if found.directory else ""
-    return found.name or "sweep", [found.title], [
+    policies = list(dict.fromkeys(found.table["policy"]))
+    under = f" under {policies[0]}" if len(policies) == 1 else ""
+    return f"{found.name or 'sweep'}{under}", [found.title], [
         Section("In words", words + elements.warnings([*found.remarks, *failed[:20]])),
         Section("Pictures", _swept_pictures(found)),
         Section("All points", _swept_table(found)),
+        Section("Differences", _differences(found, findings)),
         Section("Scenario", _swept_scenario(found)),
-        Section("Make it again", again),
+        Section("Make it again", again(found, folder) if found.directory else ""),
     ]  # fmt: skip
 
 
-def _again(found: Sweep, folder: str) -> str:
-    """The command: a grid as its keys, other points as a table to be saved beside."""
-    keys = found.keys
-    texts = [[str(value) for value in found.points[key]] for key in keys]
-    grid = [list(dict.fromkeys(values)) for values in texts]
-    rows = list(zip(*texts, strict=True))
-    options, table = [], ""
-    if rows == list(product(*grid)) and not any("," in value for values in grid for value in values):
-        options = [f"--over {quote(f'{key}=' + ','.join(values))}" for key, values in zip(keys, grid, strict=True)]
-    elif keys:
-        options = ["--points points.csv"]
-        file = StringIO()
-        csv.writer(file, lineterminator="\n").writerows([keys, *rows])
-        table = "<p>with the points in a file:</p>" + elements.code(file.getvalue(), "points.csv")
+# In words ---------------------------------------------------------------------------------------------------------
+
+
+def _findings(found: Sweep) -> Findings:
+    """The paired differences in the metrics shown, where there are several policies and not too many points."""
+    if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MOST_ROWS:
+        return {}
+    return {name: findings_by_point(found, name) for name in found.shown_metrics}
+
+
+def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
     policies = list(dict.fromkeys(found.table["policy"]))
-    options += [policy_option(name) for name in policies] if len(policies) > 1 or not keys else []
-    options += [f"--metric {quote(name)}" for name in found.metrics]
-    number = int(found.table["replications"].max())
-    words = [f"hetsim sweep {scenario_file(folder)}", *options, f"--replications {number} --seed {found.seed}"]
-    return elements.code(" ".join(words)) + table
-
-
-def _swept_in_words(found: Sweep) -> Iterator[str]:
+    if len(policies) == 1:
+        yield f"Every point was run under {policies[0]}."
     for name in found.shown_metrics:
         try:
             row = found.best(name)
         except UsageError:
             continue
-        at = ", ".join(f"{key} = {found.points[key].loc[row['point']]}" for key in found.keys)
-        under = f" under {row['policy']}" if found.table["policy"].nunique() > 1 else ""
+        at = _at(found, int(row["point"]))
+        under = f" under {row['policy']}" if len(policies) > 1 else ""
         most = "highest" if name in HIGHER_IS_BETTER else "lowest"
         half = (row[f"{name}_ci_high"] - row[f"{name}_ci_low"]) / 2 if f"{name}_ci_high" in row else math.nan
         yield (
             f"{sentence_case(metric_name(name))} is {most}, {several([row[name]], units_of(name), [half])[0]}, "
             f"with {at or 'the only point'}{under}."
         )
-        if found.table["policy"].nunique() > 1:
-            leads = found.best(name, by="point")["policy"].value_counts()
-            told = ", ".join(f"{policy} at {number}" for policy, number in leads.items())
-            yield f"Points at which each policy has the best {metric_name(name)}: {told}."
+        yield from _leads_in_words(leads(found, name, findings.get(name)), name)
     if found.table["replications"].max() > 1:
         yield "The best of many estimates looks better than it is: run it again with another seed before relying on it."
+    elif len(policies) > 1:
+        yield "One run of each policy at a point says nothing about chance; --replications 10 would."
+
+
+def _at(found: Sweep, point: int) -> str:
+    return ", ".join(f"{key} = {found.points[key].loc[point]}" for key in found.keys)
+
+
+def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
+    """Who has the best mean at how many points, who shares it, and where that is no matter of chance."""
+    if not led.points:
+        return
+    alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
+    ties = [f"{_listed(who)} tie at {number}" for who, number in _by_number(led.ties)]
+    told = "; ".join([", ".join(alone), *ties] if alone else ties)
+    yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {told}."
+    if led.tested and not led.shown:
+        yield f"No policy is shown to be better than all others in {metric_name(metric)} at any of {led.points} points."
+    elif led.tested:
+        clear = ", ".join(f"{policy} at {number} of {led.points} points" for policy, number in _by_number(led.shown))
+        rest = led.points - sum(led.shown.values())
+        more = f"; at the other {rest} that is open" if rest else ""
+        yield f"Clearly best in {metric_name(metric)}, better than all others: {clear}{more}."
+
+
+def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
+    return sorted(numbers.items(), key=lambda item: -item[1])
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
+    """The best policy of every point against each other one, in the first metric that has a best."""
+    metric = next((name for name in findings if name not in NO_DIRECTION and findings[name]), None)
+    if metric is None:
+        return
+    number = 0
+    means = found.table.drop_duplicates(["point", "policy"]).set_index(["point", "policy"])[metric].dropna()
+    for point, of_point in findings[metric].items():
+        mine = means.xs(point) if point in means.index.get_level_values(0) else means.iloc[:0]
+        if not len(mine):
+            continue
+        best = str(mine.idxmax() if metric in HIGHER_IS_BETTER else mine.idxmin())
+        for finding in seen_from(of_point, best):
+            if finding.shown != "different":
+                continue
+            number += 1
+            if number <= MOST_SENTENCES:
+                at = _at(found, point)
+                yield (f"With {at}: " if at else "") + better_sentence(finding, float(mine[finding.other]))
+    if number > MOST_SENTENCES:
+        yield f"And {number - MOST_SENTENCES:,} more: the table of differences has all."
+
+
+# Pictures and tables ----------------------------------------------------------------------------------------------
 
 
 def _swept_pictures(found: Sweep) -> str:
@@ -88,7 +148,10 @@ def _swept_pictures(found: Sweep) -> str:
     parts = []
     for name in found.shown_metrics[:2]:
         if len(varied) == 1:
-            drawn = plots.against(found, varied[0], name)
+            try:
+                drawn = plots.against(found, varied[0], name)
+            except UsageError:  # samples of a list, of which some are the same, or all have failed
+                break
             parts.append(elements.picture(drawn, f"{metric_name(name)} against {varied[0]}"))
         elif len(varied) == 2:
             for policy in policies[:4]:
@@ -123,6 +186,23 @@ def _swept_table(found: Sweep) -> str:
         rows.append(cells)
     more = f"The first {MOST_ROWS:,} of {len(found):,} rows" if len(found) > MOST_ROWS else ""
     return elements.table(titles, rows, more)
+
+
+def _differences(found: Sweep, findings: Findings) -> str:
+    """The paired differences of all pairs of policies, where some point has several replications."""
+    rows: list[list[str | Cell]] = []
+    for metric, by_point in findings.items():
+        every = [(point, finding) for point, of_point in by_point.items() for finding in of_point]
+        if not any(finding.n > 1 for _, finding in every):
+            continue
+        cells = difference_rows(metric, pd.DataFrame([vars(finding) for _, finding in every]))
+        for (point, _), row in zip(every, cells, strict=True):
+            at = [str(found.points[key].loc[point]) for key in found.keys]
+            rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
+    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of a point."
+    if len(rows) > MOST_ROWS:
+        told += f" The first {MOST_ROWS:,} of {len(rows):,} rows."
+    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MOST_ROWS], told if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:
