@@ -1,11 +1,21 @@
-"""Draw the pictures of docs/background/validation.md: simulations beside what is known exactly.
+"""Draw the pictures of the guide.
 
     python docs/make_figures.py            some minutes of processor time
+    python docs/make_figures.py pictures   some of them only
+
+queues, ratios, batches: simulations beside what is known exactly, for docs/background/validation.md.  pictures: what
+the blocks of docs/pictures.md write, as far as the page shows it.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +24,8 @@ import sim
 from sim import theory
 from sim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
 
-FOLDER = Path(__file__).parent / "background"
+DOCS = Path(__file__).parent.absolute()
+FOLDER = DOCS / "background"
 
 
 def queues() -> Figure:
@@ -123,10 +134,26 @@ def batches() -> Figure:
     return picture
 
 
-def main() -> None:
+def pictures() -> None:
+    """Run the Python blocks of docs/pictures.md in a folder of their own, and keep the files that the page shows."""
+    page = (DOCS / "pictures.md").read_text(encoding="utf-8")
+    target = DOCS / "pictures"
+    target.mkdir(exist_ok=True)
+    names: dict[str, Any] = {"__name__": "page"}
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for block in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+            exec(block, names)
+        for name in re.findall(r"\]\(pictures/(.*?\.png)\)", page):
+            shutil.copy(name, target / name)
+
+
+def main(asked: list[str]) -> None:
     for name, draw in (("queues", queues), ("ratios", ratios), ("batches", batches)):
-        draw().savefig(FOLDER / f"{name}.png", dpi=110)
+        if not asked or name in asked:
+            draw().savefig(FOLDER / f"{name}.png", dpi=110)
+    if not asked or "pictures" in asked:
+        pictures()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,23 +4,46 @@
 # When more is asked for than a cluster can do, somebody is disappointed. Who, is for admission to say. First a system that theory solves, then one that it does not.
 
 # %%
+import pandas as pd
+
 import sim
 from sim import theory
+from sim.experiment.matching import match
 
 # %% [markdown]
-# Sixteen servers at 13.7 customers a second of one second each: `hetsim theory` checks the assumptions one by one and sets the exact answer beside the simulation.
+# Sixteen servers at 13.7 customers a second of one second each. Which exact model is that, and does every one of its assumptions hold? `match` is what `hetsim theory mm16` asks: it looks up each assumption in the scenario, with the key that decides it.
 
 # %%
-exact = theory.mmc(13.7, 1.0, servers=16)
-runs = sim.run("mm16", replications=10)
-for name in ("wait_mean", "wait_p95"):
-    predicted = exact.wait_mean if name == "wait_mean" else exact.wait_percentile(0.95)
-    interval = runs.interval(name)
-    told = "covered" if interval.covers(predicted) else "missed"
-    print(f"{name}: exact {predicted:.3f} s, simulated {interval.mean:.3f} ± {interval.half_width:.3f} s, {told}")
+mm16 = match(sim.load("mm16"))
+print(f"{mm16.model}: {mm16.verdict}")
+pd.DataFrame(mm16.assumptions)[["holds", "text", "key", "found"]]
 
 # %% [markdown]
-# A limit on the queue turns M/M/16 into M/M/16/K. Its loss is exact too.
+# All hold, so the predictions are exact, and the intervals of the simulation have to cover them, but for one in twenty by chance:
+
+# %%
+def beside(found, runs):
+    """Each figure that the model predicts, and the interval of the runs."""
+    for row in found.rows:
+        interval = runs.interval("rejected_fraction" if row.metric == "loss" else row.metric)
+        told = "covered" if interval.covers(row.value) else "missed"
+        print(f"{row.metric:20} exact {row.value:7.3f}, simulated {interval.mean:7.3f} ± {interval.half_width:.3f}, {told}")
+
+
+beside(mm16, sim.run("mm16", replications=10, metrics=[row.metric for row in mm16.rows]))
+
+# %% [markdown]
+# Change one thing, and the answer may no longer be exact, or there is none:
+
+# %%
+for change in ({"workload.customers.gpu_time": "1 s"}, {"policy": "sjf"}):
+    other = match(sim.load("mm16", change))
+    failed = "; ".join(one.text for one in other.failed)
+    why = f"does not hold: {failed}" if failed else "the formula is an approximation"
+    print(f"{change}: {other.verdict} ({other.model}): {why}")
+
+# %% [markdown]
+# A limit on the queue turns M/M/16 into M/M/16/K, whose loss is known exactly:
 
 # %%
 for limit in (0, 4, 16):
@@ -63,3 +86,35 @@ sim.plots.pareto(overload, "rejected_fraction", "attainment_admitted").figure
 # %%
 best = theory.naor(0.9, 1.0, reward=10, cost=1)
 best
+
+# %% [markdown]
+# The policy `naor` has these thresholds. Under each of them the queue is M/M/1 with so many places, and its welfare, the rewards earned less the cost of waiting, is known exactly; the simulation beside it:
+
+# %%
+toll = {
+    "name": "toll",
+    "seed": 1,
+    "horizon": "8000 s",
+    "warmup": "500 s",
+    "cluster": {"nodes": {"gpus": {"type": "server"}}},
+    "workload": {
+        "name": "customers",
+        "arrivals": {"process": "poisson", "rate": "0.9/s"},
+        "gpu_time": {"distribution": "exponential", "mean": "1 s"},
+    },
+}
+asked = ["throughput", "jobs_in_system_mean", "rejected_fraction"]
+for objective in ("individual", "social", "revenue"):
+    rule = {"name": "naor", "reward": 10, "cost": 1, "objective": objective, "arrival_rate": "0.9/s", "service_time": "1 s"}
+    policy = {"scheduler": "fcfs", "admission": rule}
+    exact = theory.mmck(0.9, 1.0, servers=1, room=getattr(best, objective))
+    runs = sim.run(toll, policy=policy, replications=10, metrics=asked)
+    welfare = 10 * runs.column("throughput") - runs.column("jobs_in_system_mean")
+    loss = runs.interval("rejected_fraction")
+    print(f"{objective:10} at most {getattr(best, objective):2} in the system: "
+          f"welfare {10 * exact.throughput - exact.jobs_in_system_mean:.2f} exact, {welfare.mean():.2f} simulated; "
+          f"turned away {exact.loss:.3f} exact, {loss.mean:.3f} ± {loss.half_width:.3f} simulated, "
+          f"{'covered' if loss.covers(exact.loss) else 'missed'}")
+
+# %% [markdown]
+# Whoever is left to decide for himself takes a fifth of the welfare from all; who sells admission turns away more than is good for them.

@@ -1,0 +1,153 @@
+"""The page of policies: what stands at the head of each file, and its parameters."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reference_pages.markdown import code, generated, prose, row, table
+
+from sim import registry
+from sim.cli.listing import parameters, summary
+
+KINDS = {
+    "scheduler": "Schedulers", "placement": "Placements", "admission": "Admission", "batching": "Batching",
+    "routing": "Routing",
+}  # fmt: skip
+LABEL = re.compile(
+    r"(?:^|(?<=[.;:)] )|(?<=\n))(References?|Weakness(?:es)?|Cost(?: of all)?|Proven|Limits):", re.MULTILINE
+)
+PROMISE = re.compile(
+    r"^Ratio |[Nn]o (constant )?ratio|^Proven:|[Nn]othing is proven|(times|twice) the (least|optim|fewest)|"
+    r"times its optimum|same bound|at most \d/\d|competitive|^No guarantee|[Ll]east mean wait among|"
+    r"optimal mean response|is optimal|never above that|[Ll]ongest queue falls|has the least greatest|"
+    r"Never more energy|[Ll]east makespan of all|envy|starts after the shadow|never later than|"
+    r"no planned task starts later|makespan is at most"
+)
+"""Sentences that say what is proven of a policy, or that nothing is."""
+OF_PROOFS = (
+    "Weakness", "Cost", "So ", "A type ", "Let ", "Decides", "Long and medium", "What makes", "W ≤", "The cheapest",
+    "A job may", "The program", "YES", "The least T", "A small task",
+)  # fmt: skip
+"""Beginnings of sentences that are part of a proof, or of no promise."""
+
+
+def policies_page() -> Iterator[str]:
+    """Every registered policy: first one line each, then what stands at its head."""
+    yield "# Policies"
+    yield from generated("the registry and the text at the head of each policy's file")
+    yield "`hetsim list policies` prints names, first sentences and parameters, those of installed packages included."
+    yield "*Guarantee* is what is proven, with its conditions; where it is empty, nothing is stated. Under"
+    yield "`policy:` a parameter stands beside the name: `policy: {scheduler: {name: sjf, discipline: skip}}`."
+    shipped = importlib.import_module("policies").CATALOGUE
+    for kind, heading in KINDS.items():
+        yield f"\n## {heading}\n"
+        yield from table("name", "what it is", "guarantee", "reference")
+        for name in sorted(shipped[kind]):
+            item = registry.policy(kind, name)
+            promise = " ".join(guarantee(head(item)))
+            source = reference(head(item))
+            yield row(f"[`{name}`](#{kind}-{name})", prose(summary(item)), prose(promise), prose(source))
+        for name in sorted(shipped[kind]):
+            yield from _policy(kind, name)
+
+
+def _policy(kind: str, name: str) -> Iterator[str]:
+    item = registry.policy(kind, name)
+    given = parameters(kind, item)
+    yield f'\n<h3 id="{kind}-{name}">{name}</h3>\n'
+    for paragraph in labelled(head(item), given):
+        yield paragraph + "\n"
+    if given:
+        says = said_of_parameters(item if inspect.isclass(item) or kind != "scheduler" else _lists(), given)
+        yield from table("parameter", "default", "meaning")
+        for key, default in given.items():
+            yield row(code(key), "needed" if default is None else code(default), prose(says.get(key, "see above")))
+        yield ""
+    yield f"In `{inspect.getmodule(item).__name__.replace('.', '/')}.py`."  # type: ignore[union-attr]
+
+
+def _lists() -> Any:
+    from sim.policy.lists import ListScheduler
+
+    return ListScheduler
+
+
+def head(item: Any) -> str:
+    """The text at the head of a policy's file; where several share a file, their own and what holds for all."""
+    module = inspect.getmodule(item)
+    of_all = inspect.cleandoc(module.__doc__ or "")  # type: ignore[union-attr]
+    own = inspect.cleandoc(item.__doc__ or "")
+    if re.search(r"Reference", of_all) or not re.search(r"Reference", own):
+        return of_all
+    shared = "" if "Cost:" in own else cost_of_all(inspect.getmodule(item), of_all)
+    return f"{own}\n\n{shared}" if shared else own
+
+
+def cost_of_all(module: Any, of_all: str) -> str:
+    """What a file of several policies says of the cost of all; orders that stand elsewhere have that of the list."""
+    if module.__name__ == "sim.policy.lists":
+        of_all = inspect.cleandoc(importlib.import_module("policies.orders").__doc__ or "")
+    found = re.search(r"Cost(?: of all)?:.*?(?=\n\n|\Z)", of_all, re.DOTALL)
+    return found[0].replace("Cost of all:", "Cost:") if found else ""
+
+
+def labelled(text: str, names: Mapping[str, Any]) -> Iterator[str]:
+    """Paragraphs of a head; what is labelled (Reference, Weakness, Cost) begins a paragraph of its own.
+
+    Lines about parameters, which are in a table of their own, are left out.
+    """
+    line_of_one = rf"(?m)^({'|'.join(map(re.escape, names)) or '(?!)'}): .*(?:\n {{4,}}.*)*"
+    for block in re.sub(line_of_one, "", text).split("\n\n"):
+        line = " ".join(block.split())
+        places = [match.start() for match in LABEL.finditer(line)]
+        for start, end in zip([0, *places], [*places, len(line)], strict=True):
+            part = line[start:end].strip()
+            if part:
+                yield LABEL.sub(lambda found: f"**{found[1]}:**", prose(part), count=1)
+
+
+def sentences(text: str) -> Iterator[str]:
+    for block in text.split("\n\n"):
+        yield from re.split(r"(?<=[.])\s+(?=[A-ZΑ-Ω`\"*])", " ".join(block.split()))
+
+
+def guarantee(text: str) -> list[str]:
+    """The sentences of a head that say what is proven, at most three; of a reference what it says of that."""
+    found = []
+    for one in sentences(text):
+        if one.startswith(OF_PROOFS):
+            continue
+        if re.match("References?:", one):
+            said = re.search(r"\(\d{4}[^)]*\)[^:.,;]*[:.,;] (.*)", one) or re.search(r"\d{4}\)[:.,;] (.*)", one)
+            one = said[1] if said else ""
+        if PROMISE.search(one):
+            found.append(one[0].upper() + one[1:])
+    return found[:3]
+
+
+def reference(text: str) -> str:
+    """The first work that a head refers to, up to its year; empty where it names none."""
+    line = " ".join(text.split())
+    found = re.search(r"References?: (.*?\d{4}[^()]*\)|[^.]*)", line)
+    return found[1] if found else ""
+
+
+def said_of_parameters(item: Any, names: Mapping[str, Any]) -> dict[str, str]:
+    """What docstrings say of parameters, in lines `name: what it is`."""
+    texts = [inspect.getdoc(one) or "" for one in (item.__mro__ if inspect.isclass(item) else [item])]
+    module = inspect.getmodule(item)
+    texts.append(inspect.cleandoc((module.__doc__ if module else "") or ""))
+    texts.append(inspect.getdoc(_lists()) or "")
+    found: dict[str, str] = {}
+    several = rf"[.;?] +(?=(?:{'|'.join(map(re.escape, names))}): )"
+    for text in texts:
+        text = re.sub(several, "\n", text)  # several on a line
+        for match in re.finditer(r"(?m)^(\w+(?:, \w+)*)(?::|  +) *(.*(?:\n {4,}.*)*)", text):
+            for name in re.split(r", ", match[1]):
+                if name in names:
+                    found.setdefault(name, " ".join(match[2].split()))
+    return found

@@ -1,0 +1,113 @@
+"""The page of results: metrics from their registry, and the columns of the tables."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+from reference_pages.markdown import code, generated, prose, row, table
+
+UNITS: list[tuple[str, str]] = [
+    (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
+    (r"_fraction|attainment|utilisation|allocation|fragmentation|_share$", "share"),
+    (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
+    (r"throughput|goodput|output_rate", "1/s"),
+    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|unfinished)$", "tasks"),
+    (r"preemptions|migrations", "count"),
+    (r"response|wait|makespan|ttft|tpot", "s"),
+]  # fmt: skip
+"""Unit by the name of a metric; the first pattern that is found counts."""
+
+TASKS = {
+    "id": "id of the trace, or the number of the task from 0",
+    "class": "class of the workload", "user": "user, empty where there is none",
+    "arrival": "time of arrival", "ready": "arrival, or the last predecessor's finish",
+    "start": "start of its first stage; missing if it never started",
+    "finish": "end of its last stage, or when it was rejected, expired or failed",
+    "wait": "start − ready", "response": "finish − arrival, of completed tasks",
+    "slowdown": "response / time alone in the fastest mode, transfers included",
+    "bounded_slowdown_10s": "max(1, response / max(time alone, 10 s)); the bound is part of the name",
+    "device_type": "type of device it ran on last", "device": "first of its devices", "node": "its node",
+    "batch": "number of the launch it was part of", "upload": "seconds of uploading", "compute": "seconds of computing",
+    "download": "seconds of downloading",
+    "held": "response − the time before start − upload − compute − download: queues between stages, suspension, "
+            "saving, restoring, lost work",
+    "status": "completed, rejected, expired, failed or unfinished", "reason": "why, where it did not complete",
+    "preemptions": "stops", "migrations": "moves to other devices or modes",
+    "deadline": "absolute deadline; missing where there is none",
+    "met_deadline": "completed in time; missing where there is no deadline",
+    "energy_j": "joules above idle of its work that counted",
+    "cost": "price × share held × time, where the cluster has prices",
+    "ttft": "time from arrival to the first token, of requests to language models",
+    "tpot": "time per further token", "prompt_tokens": "tokens of the prompt", "output_tokens": "tokens of the answer",
+}  # fmt: skip
+LAUNCHES = {
+    "launch": "number of the launch", "task": "row of its first task in `tasks`", "members": "tasks in it",
+    "mode": "mode in which it ran", "device_type": "type of device", "device": "its devices, joined by +",
+    "node": "its nodes, joined by +", "decided": "when the policy started it",
+    "start": "when its first stage began", "upload_start": "begin of the upload", "upload_end": "end of the upload",
+    "compute_start": "begin of computing", "compute_end": "end of computing",
+    "download_start": "begin of the download", "end": "when it let go of its devices",
+    "outcome": "completed, stopped, lost, failed or running", "busy": "device-seconds computed",
+    "lost": "the part of them that did not count", "energy_j": "joules above idle",
+    "fill": "tasks in it / most tasks that a launch of this mode may have",
+}  # fmt: skip
+DEVICES = {
+    "device": "name of the device; the cores of a node are one", "type": "its type", "kind": "cpu, gpu or another",
+    "node": "its node", "count": "cores, or 1", "busy": "seconds × share in which it computed",
+    "allocated": "seconds × share held by launches", "up": "seconds up", "asleep": "seconds asleep",
+    "utilisation": "busy / up", "allocation": "allocated / up", "uploading": "seconds of its upload engine",
+    "downloading": "seconds of its download engine", "launches": "launches that used it",
+    "energy_j": "joules in all", "energy_tasks_j": "of them for work that counted",
+    "energy_wasted_j": "for work that was lost", "energy_idle_j": "idle", "energy_sleep_j": "asleep",
+    "cost": "price × time up or asleep", "cost_held": "price × share held × time",
+}  # fmt: skip
+TIMELINE = {
+    "time": "from this time on", "waiting": "tasks ready and not running", "running": "tasks in launches",
+    "busy_cores": "cores that compute", "busy_gpus": "GPUs that compute, by share",
+    "allocated_gpus": "GPUs held, by share", "uploading": "uploads under way", "downloading": "downloads under way",
+}  # fmt: skip
+TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE}
+ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device", "timeline": "change"}
+
+
+def results_page() -> Iterator[str]:
+    """Metrics and columns."""
+    from sim.results import metric_sets
+    from sim.results.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
+
+    yield "# Results"
+    yield from generated("the registry of metrics and the tables of a run")
+    yield "Times are seconds, sizes bytes, energy joules. A summary covers the tasks that arrive in the window from"
+    yield "`warmup` to `horizon`, and device time in it; the tables hold everything. How to read them:"
+    yield "[results in pandas](../how-to/results.md); what intervals mean: [statistics](../statistics.md)."
+    yield "\n## Metrics\n"
+    yield "Those marked *s* are part of every summary; the others are computed where they apply, and when asked for by"
+    yield "name (`--metric`). *Better* says which way a comparison names a winner; – for those that have no winner."
+    yield ""
+    yield from table("metric", "unit", "better", "", "meaning")
+    for name, metric in metrics().items():
+        better = "–" if name in NO_DIRECTION else "more" if name in HIGHER_IS_BETTER else "less"
+        text = inspect.getdoc(metric) or ""
+        yield row(code(name), unit(name), better, "" if name in LAZY else "s", prose(text))
+    yield "\n## Sets of metrics\n"
+    for name in metric_sets.SETS:
+        if name != "all":
+            yield f"- `{name}`: " + ", ".join(code(one) for one in metric_sets.expanded([name])) + "."
+    yield "- `all`: every metric."
+    for name, columns in TABLES.items():
+        yield f"\n## result.{name}\n"
+        yield f"One row a {ROWS[name]}.\n"
+        yield from table("column", "meaning")
+        yield from (row(code(column), prose(meaning)) for column, meaning in columns.items())
+    yield "\nOther columns of `tasks` are those that its trace brought along. The table of a sweep is described in"
+    yield "[sweeps](../sweeps.md#the-table)."
+
+
+def unit(metric: str) -> str:
+    """The unit of a metric; KeyError for a name that no pattern knows."""
+    for pattern, found in UNITS:
+        if re.search(pattern, metric):
+            return found
+    raise KeyError(metric)

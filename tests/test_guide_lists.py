@@ -1,0 +1,47 @@
+"""What the guide lists is what there is: functions that draw, notebooks, pictures, public names."""
+
+from __future__ import annotations
+
+import re
+
+import pages
+
+import sim
+from sim import plots
+
+DOCS = pages.TOP / "docs"
+MOST_BYTES = 60_000
+"""Of a picture on the page of pictures: the guide is read from a checkout."""
+
+
+def text(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def test_every_function_that_draws_is_on_the_page_of_pictures_and_in_a_block_of_it():
+    page = text("pictures.md")
+    drawn = "".join(block.text for block in pages.blocks(DOCS / "pictures.md") if block.language == "python")
+    for name in plots.__all__:
+        assert re.search(rf"`{name}\(", page), name
+        # shelves needs a plan, which the page on plans makes; default is what result.plot() gives.
+        assert f"sim.plots.{name}(" in drawn or name in ("shelves", "default", "gantt"), name
+
+
+def test_pictures_that_are_shown_are_there_and_small():
+    shown = re.findall(r"\]\((pictures/.*?\.png)\)", text("pictures.md"))
+    assert sorted(shown) == sorted(f"pictures/{path.name}" for path in (DOCS / "pictures").iterdir())
+    assert len(shown) <= 6
+    assert [name for name in shown if (DOCS / name).stat().st_size > MOST_BYTES] == []
+
+
+def test_every_notebook_is_in_the_list_and_none_else():
+    listed = re.findall(r"^\| `(\d-[a-z-]+)` \|", text("index.md"), re.MULTILINE)
+    assert listed == sorted(path.stem for path in (pages.TOP / "notebooks").glob("*.py"))
+    assert "](notebooks)" in (pages.TOP / "README.md").read_text(encoding="utf-8")
+
+
+def test_public_names_are_in_the_reference_of_python():
+    reference = text("reference/python.md")
+    modules = {"errors", "plots", "theory"}
+    for name in [*sorted(set(sim.__all__) - modules), *(f"plots.{name}" for name in plots.__all__)]:
+        assert f"\n### sim.{name}\n" in reference, name
