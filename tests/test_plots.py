@@ -315,3 +315,22 @@ def test_a_language_model_is_shown_over_time_not_as_two_bars():
     result = sim.run("chunked-prefill", overrides={"horizon": "30 s", "warmup": "0 s"})
     assert len(result.launches) < 20
     assert len(result.plot().axes) == 4
+
+
+def test_a_gantt_chart_that_ends_early_draws_nothing_beyond(result: Any, recwarn: pytest.WarningsRecorder):
+    """Names of bars beyond the end would stretch what is saved."""
+    until = result.end / 4
+    ax = sim.plots.gantt(result, until=until)
+    figure = ax.get_figure(root=True)
+    figure.canvas.draw()
+    assert not recwarn.list
+    bars = [text for text in ax.texts if text.get_text()]
+    assert bars and all(0 < text.get_position()[0] < until and text.get_clip_on() for text in bars)
+    lanes = [text.get_text() for text in ax.get_yticklabels()]
+    assert lanes == [text.get_text() for text in sim.plots.gantt(result).get_yticklabels()]
+    tight = figure.get_tightbbox()
+    assert tight.width <= figure.get_figwidth() * 1.02
+    begin = result.launches["decided"]
+    shown = {text.get_text() for text in bars}
+    late = set(result.launches["task"][begin >= until].astype(str))
+    assert late and not shown & (late - set(result.launches["task"][begin < until].astype(str)))

@@ -240,6 +240,21 @@ def test_four_generations():
     assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
 
 
+def test_two_jobs_on_one_gpu():
+    name = "two-jobs-on-one-gpu"
+    of = {"name": "max_min_fairness", "round_length": "6 min"}
+    policies = {
+        "pairs": None, "alone": {"scheduler": {**of, "pairs": True, "threshold": 3}}, "blind": {"scheduler": of},
+        "fcfs": "fcfs", "sharing": "sharing",
+    }  # fmt: skip
+    mean = {kind: runs(name, policy).metric("response_mean") / 3600 for kind, policy in policies.items()}
+    states(name, "a mean response of 4.0 h", mean["pairs"])
+    states(name, "(threshold: 3) it is 5.6 h", 3, mean["alone"])
+    states(name, "(pairs: false) 4.9 h", mean["blind"])
+    states(name, "7.5 h under fcfs", mean["fcfs"])
+    states(name, "8.3 h under sharing", mean["sharing"])
+
+
 def test_site_with_partitions():
     name, overrun = "site-with-partitions", {"site.at_limit": "overrun", "site.grace": 0}
     waits = {}
@@ -275,7 +290,7 @@ def test_elastic_training():
     hours = {policy: values.mean() / 3600 for policy, values in mean.items()}
     states(name, "mean response is 7.0 h and 8.4 h", hours["fcfs"], hours["las"])
     states(name, "fcfs takes 2.6 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
-    states(name, "2.2 h under optimus, 2.4 h under afs", hours["optimus"], hours["afs"])
+    states(name, "2.2 h under optimus, 1.8 h under afs", hours["optimus"], hours["afs"])
     states(name, "1.9 h under pollux, at 409 stops", hours["pollux"], column(name, "preemptions", "pollux").mean())
     for elastic in ("optimus", "afs", "pollux"):
         assert below(mean[elastic], mean["fcfs"]) and below(mean[elastic], mean["las"])
@@ -303,7 +318,7 @@ def test_shares_of_gpus():
         column(name, "gpu_allocation", with_placement(p)) for p in ("worst_fit", "best_fit", "first_fit", "fgd")
     )
     states(name, "worst_fit has 81 % of the GPUs allocated", 100 * worst.mean())
-    states(name, "best_fit 93.1 %, first_fit 94.5 %, and fgd 94.9 %", *(100 * np.mean(c) for c in (best, first, fgd)))
+    states(name, "best_fit 93.1 %, first_fit 94.5 %, and fgd 94.8 %", *(100 * np.mean(c) for c in (best, first, fgd)))
     assert below(worst, best) and below(best, fgd)
 
 
@@ -550,8 +565,8 @@ def test_nights_asleep():
     awake, asleep, hasty = ({m: column(name, m, p) for m in ("wait_mean", "energy_j")} for p in ("fcfs", None, bare))
     states(name, "wait 0 s and four days take 1419 MJ", awake["wait_mean"].mean(), awake["energy_j"].mean() / 1e6)
     states(name, "sleep after 3.5 min", 3 * 60 / 52)
-    states(name, "991 MJ, and a mean wait of 37 s", asleep["energy_j"].mean() / 1e6, asleep["wait_mean"].mean())
-    states(name, "it is 981 MJ and 63 s", hasty["energy_j"].mean() / 1e6, hasty["wait_mean"].mean())
+    states(name, "991 MJ, and a mean wait of 38 s", asleep["energy_j"].mean() / 1e6, asleep["wait_mean"].mean())
+    states(name, "it is 977 MJ and 69 s", hasty["energy_j"].mean() / 1e6, hasty["wait_mean"].mean())
     assert below(asleep["energy_j"], awake["energy_j"])
 
 
@@ -826,7 +841,7 @@ def test_overload():
     states(name, "95 % where admission also chooses", tied)
     assert all(values.mean() > 2 * fcfs for label, values in good.items() if "admission" in label)
     assert {policy["admission"] if isinstance(policy["admission"], str) else policy["admission"]["name"]
-            for policy in proposed[3:]} == set(registry.policies("admission")) - {"accept_all"}  # fmt: skip
+            for policy in proposed[3:]} == set(registry.policies("admission")) - {"accept_all", "learned"}  # fmt: skip
     offered = [load(name).build(replication=k).tasks.time.min(axis=1).sum() / (7200 * 8.8) for k in range(3)]
     assert np.mean(offered) == pytest.approx(1.3, abs=0.05)
 

@@ -152,3 +152,71 @@ def test_a_picture_of_many_devices_goes_by_node():
     wide = {**MIX, "cluster": {"nodes": [{"count": 30, "cpus": 1, "gpus": {"type": "g", "count": 4}}]}}
     ax = plots.heat_map(sim.run(wide))  # type: ignore[arg-type]
     assert [tick.get_text() for tick in ax.get_yticklabels()][:2] == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "beside", "name"),
+    [
+        ("cluster.nodes.0.gpus.count", (), "gpus count"),
+        ("cluster.nodes.0.count", (), "nodes count"),
+        ("workload.jobs.arrivals.rate", (), "jobs arrivals rate"),
+        ("workload.0.arrivals.rate", ("seed",), "arrivals rate"),
+        ("workload.0.arrivals.rate", ("workload.0.arrivals.rate", "workload.1.arrivals.rate"), "0 arrivals rate"),
+        ("policy.scheduler.name", (), "scheduler name"),
+        ("seed", (), "seed"),
+        ("policy", (), "policy"),
+    ],
+)
+def test_names_of_keys_have_no_places_in_lists(key: str, beside: tuple[str, ...], name: str):
+    from sim.plots.sweeps import key_name
+
+    assert key_name(key, beside) == name
+
+
+def test_values_are_found_as_they_are_written(swept: Any):
+    rate, count = "workload.small.arrivals.rate", "cluster.nodes.0.count"
+    for half in ("0.5/s", 0.5, "30/min", " 0.5 /s"):
+        grid = swept.pivot(count, "policy", "response_mean", {rate: half})
+        assert grid.equals(swept.pivot(count, "policy", "response_mean", {rate: "0.5/s"}))
+        lines = plots.against(swept, count, "response_mean", where={rate: half}).lines
+        assert [len(line.get_xdata()) for line in lines] == [3, 3]  # type: ignore[arg-type]
+    for wrong in ("0.7/s", "0.5 s", 7, True):
+        with pytest.raises(UsageError, match=r"there are 0\.5/s, 1/s$"):
+            swept.pivot(count, "policy", "response_mean", {rate: wrong})
+        with pytest.raises(UsageError, match=r"there are 0\.5/s, 1/s$"):
+            plots.against(swept, count, where={rate: wrong})
+    assert swept.pivot(rate, "policy", "response_mean", {count: "2"}).notna().all(axis=None)
+
+
+def bars_of(ax: Any) -> np.ndarray:
+    """Ends of all error bars."""
+    found = [np.asarray(segment) for part in ax.containers for line in part[2] for segment in line.get_segments()]
+    return np.concatenate(found)
+
+
+def test_a_front_stays_where_its_metrics_can_be():
+    """Of two replications intervals are many times the mean: they end at 0, and at 100 %."""
+    found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,
+                        metrics=["wait_mean", "gpu_utilisation"])  # fmt: skip
+    assert (found.table["wait_mean", "half_width"] > found.table["wait_mean", "mean"]).any()
+    ax = plots.pareto(found, "wait_mean", "gpu_utilisation", better={"gpu_utilisation": "more"})
+    ends = bars_of(ax)
+    assert ends[:, 0].min() == 0 and ends[:, 1].max() <= 100 and ends[:, 1].min() >= 0
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    assert left >= -0.05 * right and bottom >= 0 and top <= 103
+
+
+def test_names_lie_on_no_marker():
+    found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip", "edf", "ljf"], replications=3)
+    ax = plots.pareto(found, "response_mean", "response_p95")
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    scale = figure.dpi / 72
+    marks = [ax.transData.transform(part[0].get_xydata()[0]) for part in ax.containers]  # type: ignore[index]
+    assert ax.texts and len(marks) == 5
+    for text in ax.texts:
+        box = text.get_window_extent()
+        for x, y in marks:
+            inside = box.x0 - 2 * scale < x < box.x1 + 2 * scale and box.y0 - 2 * scale < y < box.y1 + 2 * scale
+            assert not inside, text.get_text()

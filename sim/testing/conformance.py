@@ -62,7 +62,7 @@ def check_policy(
     may_reject: rejecting tasks is this policy's business; else every task has to complete.
     admission: makes an admission policy that stands before it; then tasks may be rejected.
     hash_seed: compare with a run in another process under another hash seed (a second or so; only where the
-    factory can be pickled, which a lambda cannot).
+        factory can be pickled, which a lambda cannot).
     """
     systems = small_systems() if systems is None else list(systems)
     gate = None if admission is None else lambda _: admission()

@@ -34,7 +34,9 @@ def again(found: Sweep, folder: str) -> str:
             titles.append("policy")
             each = zip(rows, policies, strict=True)
             rows = [[*row, policy_text(label)] for row, mine in each for label in mine]
-        table = "<p>with the points in a file:</p>" + elements.code(_as_csv([titles, *rows]), "points.csv")
+        once = [list(row) for row in dict.fromkeys(map(tuple, rows))]
+        more = ", where what was drawn several times stands once" if len(once) < len(rows) else ""
+        table = f"<p>with the points in a file{more}:</p>" + elements.code(_as_csv([titles, *once]), "points.csv")
     if crossed:
         options += [policy_option(label) for label in policies[0]]
     options += [f"--metric {quote(name)}" for name in found.metrics]
