@@ -19,7 +19,7 @@ from sim.cli import main
 from sim.errors import ScenarioError
 from sim.scenario.scenario import Scenario
 from sim.workload import gavel, task_table
-from sim.workload.job_rows import head_end
+from sim.workload.job_tables import head_end
 from sim.workload.slurm import hosts
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data"

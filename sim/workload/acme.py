@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from sim.workload.accounts import Account, account
 from sim.workload.job_rows import JobLog, Table, job_log
-from sim.workload.traces import TaskTable
 
 COLUMNS = ("job_id", "user", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 OPTIONAL = ("type", "node_num", "mem_per_pod_GB")
@@ -19,7 +18,7 @@ GB = 1e9
 
 
 @job_log
-def read(log: JobLog) -> TaskTable:
+def read(log: JobLog) -> JobLog:
     """Jobs of the clusters Seren and Kalos: GPUs, cores, users, kinds of job, states, dates."""
     log.dated = True
     for line, (name, user, gpus, cpus, state, came, began, ended, kind, nodes, memory) in Table(log, COLUMNS, OPTIONAL):
@@ -28,4 +27,4 @@ def read(log: JobLog) -> TaskTable:
         if pods and size:
             further["memory"] = pods * size * GB
         account(log, line, Account(name, user, gpus, cpus, state, came, began, ended), **further)
-    return log.table()
+    return log

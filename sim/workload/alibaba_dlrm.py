@@ -23,7 +23,6 @@ import math
 from sim.model.units import Seconds, shown
 from sim.workload.job_rows import Cut, JobLog, Table, job_log
 from sim.workload.text_rows import NUMBER
-from sim.workload.traces import TaskTable
 
 NUMBERS = ("cpu_request", "gpu_request", "memory_request")
 TIMES = ("creation_time", "scheduled_time", "deletion_time")
@@ -34,12 +33,12 @@ BLANK = ("", "NaN", "nan")
 
 
 @job_log
-def read(log: JobLog, *, end: Seconds | None = None) -> TaskTable:
+def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
     """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles, applications."""
     latest = _latest(log) if end is None else end
     for line, cells in Table(log, NEEDED, OPTIONAL):
         _instance(log, line, cells, latest)
-    return log.table()
+    return log
 
 
 def _latest(log: JobLog) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from sim.model.units import shown
 from sim.workload.job_rows import JobLog, Table, job_log
-from sim.workload.traces import TaskTable
 
 COLUMNS = (
     "job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num", "submit_time",
@@ -20,7 +19,7 @@ COLUMNS = (
 
 
 @job_log
-def read(log: JobLog) -> TaskTable:
+def read(log: JobLog) -> JobLog:
     """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, high priority and spot."""
     for line, (name, user, model, kind, *cells) in Table(log, COLUMNS):
         numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
@@ -36,4 +35,4 @@ def read(log: JobLog) -> TaskTable:
         texts = {key: value for key, value in labels.items() if value}
         priority = 1.0 if kind.upper() == "HP" else 0.0
         log.add(line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=priority, **texts)
-    return log.table()
+    return log

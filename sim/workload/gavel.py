@@ -28,14 +28,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import Count, JobLog, Named, Table, TypeNames, job_log, problem_of
 from sim.workload.text_rows import Flag, numbered_lines
-from sim.workload.traces import TaskTable
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
 SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")
@@ -55,11 +52,12 @@ class Throughputs:
 
 
 @job_log
-def read(log: JobLog, *, throughputs: ExistingFile) -> TaskTable:
+def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
     """Training jobs of Gavel, ten or seven columns: steps over a table of throughputs by GPU type and scale."""
     known = table_of(Path(throughputs))
     wanted = log.cut.types or {}
     kinds = [kind for kind in known.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
+    log.times = {f"time {kind}": f"gpu_time.{wanted.get(kind, kind)}" for kind in kinds}
     width = _width(log)
     table = Table(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
     for line, (name, *cells) in table:
@@ -68,7 +66,7 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> TaskTable:
     if pairs:
         apart = sum(pair is None for rows in known.together.values() for pair in rows.values())
         log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU, {apart:,} of which cannot share it")
-    return _with_times(log, kinds, wanted)
+    return log
 
 
 def _width(log: JobLog) -> int:
@@ -109,17 +107,6 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
         further["slo"] = slo
     # Jobs have no names: by line they stay what they are in any sample.
     log.add(line, None, came, 0.0, key=f"{line}", **times, **further)
-
-
-def _with_times(log: JobLog, kinds: list[str], wanted: dict[str, str]) -> TaskTable:
-    table = log.table()
-    table.times.clear()
-    table.estimates.clear()
-    for kind in kinds:
-        values = table.extra.pop(f"time {kind}", None)
-        if values is not None and np.isfinite(values).any():
-            table.times[f"gpu_time.{wanted.get(kind, kind)}"] = values
-    return table
 
 
 def nodes(

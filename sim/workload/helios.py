@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from sim.workload.accounts import Account, account
 from sim.workload.job_rows import JobLog, Table, job_log
-from sim.workload.traces import TaskTable
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 
 
 @job_log
-def read(log: JobLog) -> TaskTable:
+def read(log: JobLog) -> JobLog:
     """Jobs of SenseTime's Helios clusters: GPUs, cores, users, virtual clusters, states, dates."""
     log.dated = True
     for line, (name, user, vc, gpus, cpus, state, came, began, ended) in Table(log, COLUMNS):
         account(log, line, Account(name, user, gpus, cpus, state, came, began, ended), vc=vc)
-    return log.table()
+    return log

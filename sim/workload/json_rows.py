@@ -1,4 +1,4 @@
-"""Large JSON files read element by element: the members of a list, in memory that one of them takes."""
+"""Large JSON files read element by element: the members of lists, in memory that one of them takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from sim.workload.text_rows import pieces
 LARGEST = 64_000_000
 """Characters of one member; more is a sign of damage."""
 
+LONGEST_TAIL = 16
+"""What must be known behind a number to be sure that it ends there: more than `e-308`."""
+
 _SPACE = re.compile(r"[\s,]*")
+_BLANK = re.compile(r"[ \t\r\n]*")
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
@@ -26,6 +30,27 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
     reader.enter(key)
     while reader.more():
         yield reader.line, reader.value()
+
+
+class Opened:
+    """Stands for the beginning of a list among the parts of a file."""
+
+
+OPENED = Opened()
+
+
+def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Of the object that the file is, what stands under the keys that are wanted, in the order of the file.
+
+    A list: OPENED, then one member after the other, each with the list's keys.  Anything else: the value.  What is not
+    wanted is passed over.  ScenarioError with the line where the file is no JSON, or ends too early.
+    """
+    reader = _Reader(path)
+    if not reader.sign():
+        raise reader.problem("is empty")
+    yield from reader.below(wanted, ())
+    if reader.sign():
+        raise reader.problem("is not JSON (Extra data)")
 
 
 def first_sign(path: Path) -> str:
@@ -55,7 +80,7 @@ class _Reader:
             whole = re.match(r"\s*\[" if key is not None else r"\s*\{", self._text)
             if whole or len(self._text) > LARGEST or not self._refill():
                 wanted = "a list" if key is None else f'an object with a list "{key}"'
-                raise self._problem(f"expected is JSON: {wanted}" if self._text.strip() else "is empty")
+                raise self.problem(f"expected is JSON: {wanted}" if self._text.strip() else "is empty")
         self._go(found.end())
 
     def more(self) -> bool:
@@ -65,24 +90,70 @@ class _Reader:
             if self._at < len(self._text):
                 return self._text[self._at] != "]"
             if not self._refill():
-                raise self._problem("ends in the middle of its list")
+                raise self.problem("ends in the middle of its list")
 
     def value(self) -> Any:
         while True:
             try:
                 found, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                held = len(self._text) - self._at
+                held, ahead = len(self._text) - self._at, error.pos - self._at
                 if held > LARGEST or not self._refill(max(1, held)):
-                    self._go(min(error.pos, len(self._text)))
-                    raise self._problem(f"is not JSON ({error.msg})") from None
+                    self._go(min(self._at + ahead, len(self._text)))
+                    raise self.problem(f"is not JSON ({error.msg})") from None
             except (RecursionError, ValueError):
-                raise self._problem("is not JSON that can be read (too deep or too long)") from None
+                raise self.problem("is not JSON that can be read (too deep or too long)") from None
             else:
-                # A number at the end of what is held may go on in the next piece.
-                if end < len(self._text) or isinstance(found, dict | list | str) or not self._refill():
-                    self._go(end)
+                # A number near the end of what is held may go on in the next piece: 12, 12.5 and 12.5e-3 begin alike.
+                length, behind = end - self._at, len(self._text) - end
+                if behind > LONGEST_TAIL or isinstance(found, dict | list | str) or not self._refill():
+                    self._go(self._at + length)
                     return found
+
+    def sign(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._refill():
+                return ""
+
+    def below(self, wanted: set[tuple[str, ...]], here: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """What is wanted of the value that comes now, which stands under the keys `here`."""
+        sign = self.sign()
+        if here in wanted and sign == "[":
+            yield here, OPENED
+            for _ in self._entries("]"):
+                yield here, self.value()
+        elif sign == "{" and any(keys[: len(here)] == here != keys for keys in wanted):
+            for _ in self._entries("}"):
+                if self.sign() != '"':
+                    raise self.problem("is not JSON (Expecting property name enclosed in double quotes)")
+                key = self.value()
+                if self.sign() != ":":
+                    raise self.problem("is not JSON (Expecting ':' delimiter)")
+                self._go(self._at + 1)
+                yield from self.below(wanted, (*here, key))
+        else:
+            value = self.value()
+            if here in wanted:
+                yield here, value
+
+    def _entries(self, closing: str) -> Iterator[None]:
+        """Stands before each entry of a list or an object, and at last behind it."""
+        self._go(self._at + 1)
+        more = self.sign() != closing
+        if not more:
+            self._go(self._at + 1)
+        while more:
+            yield
+            sign = self.sign()
+            if sign not in (",", closing):
+                raise self.problem("is not JSON (Expecting ',' delimiter)")
+            more = sign == ","
+            self._go(self._at + 1)
+            self.sign()
 
     def _go(self, end: int) -> None:
         self.line += self._text.count("\n", self._at, end)
@@ -99,5 +170,5 @@ class _Reader:
         self._text, self._at = "".join(parts), 0
         return count > 0
 
-    def _problem(self, message: str) -> ScenarioError:
+    def problem(self, message: str) -> ScenarioError:
         return ScenarioError(Problem(message, file=str(self.path), line=self.line))

@@ -22,7 +22,6 @@ from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import Cut, JobLog, Named, TypeNames, job_log
 from sim.workload.json_rows import members
-from sim.workload.traces import TaskTable
 
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
@@ -35,7 +34,7 @@ _FACTOR = {
 
 
 @job_log
-def read(log: JobLog, *, user_label: Named = "user") -> TaskTable:
+def read(log: JobLog, *, user_label: Named = "user") -> JobLog:
     """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases."""
     log.dated = True
     for line, pod in members(log.path, "items"):
@@ -43,7 +42,7 @@ def read(log: JobLog, *, user_label: Named = "user") -> TaskTable:
             _pod(log, line, pod, user_label)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             log.wrong(line, "", f"is no pod that can be read: {error}")
-    return log.table()
+    return log
 
 
 def _pod(log: JobLog, line: int, pod: dict[str, Any], user_label: str) -> None:

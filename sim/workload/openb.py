@@ -21,7 +21,6 @@ from typing import Any
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import Cut, JobLog, Table, TypeNames, job_log
-from sim.workload.traces import TaskTable
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 OPTIONAL = ("gpu_spec", "qos", "pod_phase")
@@ -30,7 +29,7 @@ MIB = 2**20
 
 
 @job_log
-def read(log: JobLog) -> TaskTable:
+def read(log: JobLog) -> JobLog:
     """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternatives of types, those that never started."""
     for line, cells in Table(log, NEEDED, OPTIONAL):
         demands = [log.number(line, name, cell) for name, cell in zip(NEEDED[1:5], cells[1:5], strict=True)]
@@ -59,7 +58,7 @@ def read(log: JobLog) -> TaskTable:
                 line, cells[0], created, deleted - started,
                 cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
             )  # fmt: skip
-    return log.table()
+    return log
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ there is skipped).  Each task holds its plan (hundredths of cores and GPUs, GB) 
 gang, fractions of a GPU as a task for each instance.  It came when its job began, or itself where the job table is not
 given, started with its first instance and ran until the last ended, or as the task table says.  `gpu_type` keeps it to
 that type, MISC to none.  User and status are those of job and task.  Times are seconds.
+For the join the start and the user of each job are held, and the first start, the last end and the machine of each
+task: about 40 and 60 bytes, however many instances there are.
 
 Left out and counted: tasks without a start or an end, and those that planned neither cores nor GPUs.
 Known here from the rows that its documentation prints.
@@ -26,7 +28,7 @@ from typing import NamedTuple
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import Cut, JobLog, Table, job_log
-from sim.workload.traces import TaskTable
+from sim.workload.joins import Keyed, Texts
 
 TASK = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
@@ -40,6 +42,13 @@ GB = 1e9
 MOST_INSTANCES = 100_000
 
 
+class Owner(NamedTuple):
+    """User and start of a job; the start may be NaN."""
+
+    user: str
+    start: float
+
+
 class Span(NamedTuple):
     """First start, last end and machine of the instances of a task; the machine is empty if there are several."""
 
@@ -48,14 +57,58 @@ class Span(NamedTuple):
     machine: str
 
 
+class Owners:
+    """The jobs of a job table."""
+
+    def __init__(self, path: Path | None = None):
+        self._users = Texts()
+        self._jobs = Keyed(start=("d", "last"), user=("i", "last"))
+        if path is None:
+            return
+        log = JobLog(path, Cut())
+        for line, cells in _rows(log, JOB):
+            start = log.number(line, "start_time", cells[4], blank=math.nan)
+            if start is not None:
+                self._jobs.add(cells[0], start, self._users.code(cells[2]))
+        log.complaints.fail_if_any()
+
+    def of(self, job: str) -> Owner:
+        found = self._jobs.find(job)
+        return Owner("", math.nan) if found is None else Owner(self._users[found[1]], found[0])
+
+
+class Spans:
+    """The instances of an instance table, by task."""
+
+    def __init__(self, path: Path | None = None):
+        self._machines = Texts()
+        self._tasks = Keyed(start=("d", "least"), end=("d", "most"), lowest=("i", "least"), highest=("i", "most"))
+        if path is None:
+            return
+        log = JobLog(path, Cut())
+        for line, cells in _rows(log, INSTANCE):
+            start, end = (log.number(line, INSTANCE[n], cells[n], blank=math.nan) for n in (6, 7))
+            if start is not None and end is not None and not math.isnan(start) and not math.isnan(end):
+                machine = self._machines.code(cells[8])
+                self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
+        log.complaints.fail_if_any()
+
+    def of(self, job: str, task: str) -> Span | None:
+        found = self._tasks.find(f"{job}\n{task}")
+        if found is None:
+            return None
+        start, end, lowest, highest = found
+        return Span(start, end, self._machines[lowest] if lowest == highest else "")
+
+
 @job_log
-def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> TaskTable:
+def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> JobLog:
     """Tasks of Alibaba's PAI trace of 2020, joined with its job and instance tables: gangs and fractions of GPUs."""
-    owners = {} if jobs is None else _jobs(Path(jobs))
-    spans = {} if instances is None else _instances(Path(instances))
+    owners = Owners(None if jobs is None else Path(jobs))
+    spans = Spans(None if instances is None else Path(instances))
     for line, cells in _rows(log, TASK):
         _task(log, line, cells, owners, spans)
-    return log.table()
+    return log
 
 
 def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
@@ -64,39 +117,7 @@ def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str
             yield line, cells
 
 
-def _jobs(path: Path) -> dict[str, tuple[str, float]]:
-    """User and start of each job."""
-    log = JobLog(path, Cut())
-    found = {}
-    for line, cells in _rows(log, JOB):
-        start = log.number(line, "start_time", cells[4], blank=math.nan)
-        if start is not None:
-            found[cells[0]] = cells[2], start
-    log.complaints.fail_if_any()
-    return found
-
-
-def _instances(path: Path) -> dict[tuple[str, str], Span]:
-    log = JobLog(path, Cut())
-    found: dict[tuple[str, str], Span] = {}
-    for line, cells in _rows(log, INSTANCE):
-        start, end = (log.number(line, INSTANCE[n], cells[n], blank=math.nan) for n in (6, 7))
-        if start is None or end is None or math.isnan(start) or math.isnan(end):
-            continue
-        key = cells[0], cells[1]
-        known = found.get(key)
-        one = Span(start, end, cells[8])
-        if known is not None:
-            machine = known.machine if known.machine == one.machine else ""
-            one = Span(min(known.start, start), max(known.end, end), machine)
-        found[key] = one
-    log.complaints.fail_if_any()
-    return found
-
-
-def _task(
-    log: JobLog, line: int, cells: list[str], owners: dict[str, tuple[str, float]], spans: dict[tuple[str, str], Span]
-) -> None:
+def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans) -> None:
     count, start, end, cpu, memory, gpu = (
         log.number(line, TASK[n], cells[n], blank=math.nan if n in (4, 5) else 1.0 if n == 2 else 0.0)
         for n in (2, 4, 5, 6, 7, 8)
@@ -107,8 +128,8 @@ def _task(
         message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
         return
-    user, came = owners.get(cells[0], ("", math.nan))
-    span = spans.get((cells[0], cells[1]))
+    user, came = owners.of(cells[0])
+    span = spans.of(cells[0], cells[1])
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)

@@ -25,13 +25,12 @@ from sim.model.units import shown
 from sim.workload.job_rows import Count, Cut, JobLog, Named, Table, job_log
 from sim.workload.json_rows import first_sign, members
 from sim.workload.text_rows import Flag
-from sim.workload.traces import TaskTable
 
 FLAT = ("timestamp", "duration", "num_gpus", "cluster")
 
 
 @job_log
-def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Flag = False) -> TaskTable:
+def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Flag = False) -> JobLog:
     """Jobs of Microsoft's Philly clusters: native JSON with attempts, status, users and VCs, or the flat CSV."""
     log.dated = True
     if first_sign(log.path) == "[":
@@ -40,7 +39,7 @@ def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Fla
     else:
         log.unique = not repeated
         _flat(log)
-    return log.table()
+    return log
 
 
 def _flat(log: JobLog) -> None:

@@ -27,7 +27,6 @@ from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
 from sim.workload.text_rows import Flag, numbered_lines
-from sim.workload.traces import TaskTable
 
 NEEDED = ("JobID", "Submit", "Start", "End")
 OPTIONAL = (
@@ -43,7 +42,7 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 
 
 @job_log
-def read(log: JobLog) -> TaskTable:
+def read(log: JobLog) -> JobLog:
     """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
     log.dated = True
     table = Table(log, NEEDED, OPTIONAL, "|")
@@ -51,7 +50,7 @@ def read(log: JobLog) -> TaskTable:
         log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
     for line, cells in table:
         _job(log, line, cells)
-    return log.table()
+    return log
 
 
 def _job(log: JobLog, line: int, cells: list[str]) -> None:

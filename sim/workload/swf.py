@@ -26,7 +26,6 @@ from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.job_rows import LONGEST_LINE, JobLog, job_log, problem_of
 from sim.workload.text_rows import NUMBER, numbered_lines
-from sim.workload.traces import TaskTable
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
@@ -43,7 +42,7 @@ def read(
     *,
     size: Literal["requested", "used"] = "requested",
     processors: Literal["cpus", "gpus"] = "cpus",
-) -> TaskTable:
+) -> JobLog:
     """A log of the Parallel Workloads Archive: 18 numbers a job, users' estimates, sizes asked for and used."""
     header: dict[str, str] = {}
     any_line = False
@@ -61,7 +60,7 @@ def read(
     known = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
     if known:
         log.notes.append(f"{log.path}: {', '.join(known)}")
-    return log.table()
+    return log
 
 
 def _job(log: JobLog, line: int, row: str, size: str, processors: str) -> None:

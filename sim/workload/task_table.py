@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,43 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
         write_whole(target, lambda temporary: frame.to_parquet(temporary, index=False))
     else:
         write_whole(target, lambda temporary: frame.to_csv(temporary, index=False))
+
+
+def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
+    """Write the tables that a table comes in one after the other, as `write` would the whole: how many tasks.
+
+    Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
+    """
+    target = Path(path)
+    put = _rows_of_parquet if target.suffix.lower() in PARQUET else _lines_of_csv
+    count = 0
+
+    def frames() -> Iterator[pd.DataFrame]:
+        nonlocal count
+        for part in parts:
+            count += len(part)
+            yield to_frame(part)
+
+    write_whole(target, lambda temporary: put(frames(), temporary))
+    return count
+
+
+def _rows_of_parquet(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    with parquet.ParquetWriter(path, first.schema, compression="snappy") as writer:
+        writer.write_table(first)
+        del first
+        for frame in frames:
+            writer.write_table(pa.Table.from_pandas(frame, schema=writer.schema, preserve_index=False))
+
+
+def _lines_of_csv(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    next(frames).to_csv(path, index=False)
+    for frame in frames:
+        frame.to_csv(path, index=False, header=False, mode="a")
 
 
 def to_frame(table: TaskTable) -> pd.DataFrame:

@@ -15,11 +15,11 @@ Scientific Workflow Research and Development (2022).
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -28,10 +28,12 @@ from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
 from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
 from sim.workload.job_rows import problem_of
-from sim.workload.text_rows import Complaints, pieces
+from sim.workload.json_rows import Opened, parts
+from sim.workload.text_rows import Complaints
 from sim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
+_KEYS = ("parents", "children", "inputFiles", "outputFiles")
 _NUMBERED = re.compile(r"[_-]?(ID)?\d+$")
 
 
@@ -40,63 +42,112 @@ def read(path: ExistingFile, *, gpu_speedup: Speedup | None = None) -> TaskTable
     return _Reader(Path(path)).table(gpu_speedup)
 
 
+LISTS = (("workflow", "specification", "tasks"), ("workflow", "specification", "files"),
+         ("workflow", "execution", "tasks"))  # fmt: skip
+VERSION = ("schemaVersion",)
+TASKS, FILES, RUNS = LISTS
+MEASURED = ("runtimeInSeconds", "coreCount", "memoryInBytes")
+
+Names = tuple[str, ...]
+
+
+class _Task(NamedTuple):
+    """What a task says of others and of files; None where that is no list."""
+
+    parents: Names | None
+    children: Names | None
+    inputs: Names | None
+    outputs: Names | None
+
+
 class _Reader:
+    """A workflow, read part by part: of each task, run and file no more is held than the table needs."""
+
     def __init__(self, path: Path):
         self.path = path
         self.complaints = Complaints(path)
-        text = "".join(pieces(path))
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise problem_of(path, f"is not JSON ({error.msg})" if text.strip() else "is empty", error.lineno) from None
-        except (RecursionError, ValueError):
-            raise problem_of(path, "is not JSON that can be read (too deep or too long)") from None
-        if isinstance(data, dict) and isinstance(data.get("schemaVersion"), str) and data["schemaVersion"] < "1.4":
-            version = data["schemaVersion"]
+        self.ids: list[str] = []
+        self.classes: list[str] = []
+        self.tasks: list[_Task] = []
+        self.runs: dict[str, tuple[Any, ...]] = {}
+        """By task: what was measured, and the machine."""
+        self.sizes: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}
+        """Each text once: names stand at both ends of an edge."""
+        lists: dict[Names, bool] = {}
+        """Which are there, and whether they are lists of objects with an id."""
+        version = None
+        take: dict[Names, Callable[[dict[str, Any]], None]] = {
+            TASKS: self._task, FILES: self._file, RUNS: self._run,
+        }  # fmt: skip
+        for keys, value in parts(path, {VERSION, *LISTS}):
+            if keys == VERSION:
+                version = value
+            elif isinstance(value, Opened):
+                lists[keys] = True
+            elif keys in lists and isinstance(value, dict) and value.get("id"):
+                take[keys](value)
+            else:
+                lists[keys] = False
+        if isinstance(version, str) and version < "1.4":
             raise problem_of(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
-        self.tasks = self._list(data, "workflow", "specification", "tasks")
-        self.files = self._list(data, "workflow", "specification", "files", optional=True)
-        self.runs = self._list(data, "workflow", "execution", "tasks")
+        for keys in LISTS:
+            if keys not in lists and keys != FILES:
+                raise problem_of(path, f"has no {'.'.join(keys)}: this is no instance of WfFormat 1.5")
+            if not lists.get(keys, True):
+                raise problem_of(path, f"{'.'.join(keys)} is not a list of objects with an id")
 
-    def _list(self, data: Any, *keys: str, optional: bool = False) -> list[dict[str, Any]]:
-        for key in keys:
-            if not isinstance(data, dict) or key not in data:
-                if optional:
-                    return []
-                raise problem_of(self.path, f"has no {'.'.join(keys)}: this is no instance of WfFormat 1.5")
-            data = data[key]
-        if not isinstance(data, list) or not all(isinstance(one, dict) and one.get("id") for one in data):
-            raise problem_of(self.path, f"{'.'.join(keys)} is not a list of objects with an id")
-        return data
+    def _once(self, value: Any) -> str:
+        text = str(value)
+        return self._texts.setdefault(text, text)
+
+    def _task(self, task: dict[str, Any]) -> None:
+        self.ids.append(self._once(task["id"]))
+        self.classes.append(self._once(_NUMBERED.sub("", str(task.get("name") or ""))))
+        named = (task.get(key) or [] for key in _KEYS)
+        self.tasks.append(
+            _Task(*(tuple(map(self._once, names)) if isinstance(names, list) else None for names in named))
+        )
+
+    def _file(self, file: dict[str, Any]) -> None:
+        self.sizes[self._once(file["id"])] = file.get("sizeInBytes")
+
+    def _run(self, run: dict[str, Any]) -> None:
+        machines = run.get("machines")
+        alone = isinstance(machines, list) and len(machines) == 1
+        machine = self._once(machines[0]) if isinstance(machines, list) and alone else ""
+        self.runs[self._once(run["id"])] = (*(run.get(key) for key in MEASURED), machine)
 
     def table(self, speedup: float | None) -> TaskTable:
         if not self.tasks:
             raise problem_of(self.path, "has no tasks")
-        ids = [str(task["id"]) for task in self.tasks]
+        ids = self.ids
         rows = {name: row for row, name in enumerate(ids)}
         if len(rows) < len(ids):
             self.complaints.add("two tasks have one id")
-        runs = {str(run["id"]): run for run in self.runs}
-        seconds = np.array([self._number(runs.get(name, {}), "runtimeInSeconds", name) for name in ids])
+        nothing = (None, None, None, "")
+        runs = [self.runs.get(name, nothing) for name in ids]
+        self.runs, self._texts = {}, {}
+        pairs = list(zip(ids, runs, strict=True))
+        seconds = np.array([self._number(run[0], MEASURED[0], name) for name, run in pairs])
         table = TaskTable(str(self.path), {"cpu_time": seconds}, np.zeros(len(ids)), id=np.array(ids, dtype=object))
         if speedup is not None:
             table.times["gpu_time"] = seconds / speedup
-        for key, column in (("coreCount", "cpus"), ("memoryInBytes", "memory")):
-            values = [self._number(runs.get(name, {}), key, name, math.nan) for name in ids]
-            if not all(map(math.isnan, values)):
-                table.numbers[column] = np.array(values)
-        table.class_ = np.array([_NUMBERED.sub("", str(task.get("name") or "")) for task in self.tasks], dtype=object)
+        for place, column in ((1, "cpus"), (2, "memory")):
+            values = np.array([self._number(run[place], MEASURED[place], name, math.nan) for name, run in pairs])
+            if not np.isnan(values).all():
+                table.numbers[column] = values
+        table.class_ = np.array(self.classes, dtype=object)
         table.predecessors = self._parents(rows)
-        table.reads, table.writes = self._names("inputFiles"), self._names("outputFiles")
+        table.reads, table.writes = self._names("inputs"), self._names("outputs")
         self._items(table)
-        machines = [self._machine(runs.get(name, {})) for name in ids]
+        machines = [run[3] for run in runs]
         if any(machines):
             table.extra["recorded_node"] = np.array(machines, dtype=object)
         self.complaints.fail_if_any()
         return table
 
-    def _number(self, run: dict[str, Any], key: str, task: str, default: float | None = None) -> float:
-        value = run.get(key)
+    def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
         most = MOST_BYTES if "Bytes" in key else MOST_SECONDS
         if value is None:
             if default is None:
@@ -108,41 +159,48 @@ class _Reader:
         return float(value)
 
     def _parents(self, rows: dict[str, int]) -> list[tuple[int, ...]]:
-        found: list[dict[int, None]] = [{} for _ in self.tasks]
+        found: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
         add = self.complaints.add
-        for row, task in enumerate(self.tasks):
+
+        def edge(child: int, parent: int) -> None:
+            known = found[child]
+            if isinstance(known, dict):
+                known[parent] = None
+            elif parent not in known:
+                found[child] = (*known, parent) if len(known) < 8 else dict.fromkeys((*known, parent))
+
+        for row, name in enumerate(self.ids):
             for key in ("parents", "children"):
-                for name in map(str, self._names_of(task, key)):
-                    other = rows.get(name)
+                for one in self._names_of(row, key):
+                    other = rows.get(one)
                     if other is None:
-                        add(f"task {shown(str(task['id']))} names {shown(name)} among its {key}: there is none")
+                        add(f"task {shown(name)} names {shown(one)} among its {key}: there is none")
                     elif key == "parents":
-                        found[row][other] = None
+                        edge(row, other)
                     else:
-                        found[other][row] = None
+                        edge(other, row)
         lists = [tuple(one) for one in found]
         cycle = find_cycle(lists)
         if cycle:
-            around = " → ".join(str(self.tasks[row]["id"]) for row in reversed(cycle[:12]))
+            around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
             self.complaints.add(f"cyclic graph: these tasks wait for each other: {around}")
         return lists
 
-    def _names_of(self, task: dict[str, Any], key: str) -> list[Any]:
-        value = task.get(key) or []
-        if not isinstance(value, list):
-            self.complaints.add(f"task {shown(str(task['id']))}: {key} is not a list")
-            return []
-        return value
+    def _names_of(self, row: int, key: str) -> Names:
+        names: Names | None = getattr(self.tasks[row], key)
+        if names is None:
+            words = _KEYS[_Task._fields.index(key)]
+            self.complaints.add(f"task {shown(self.ids[row])}: {words} is not a list")
+        return names or ()
 
-    def _names(self, key: str) -> list[tuple[str, ...]]:
-        return [tuple(dict.fromkeys(map(str, self._names_of(task, key)))) for task in self.tasks]
+    def _names(self, key: str) -> list[Names]:
+        found = (self._names_of(row, key) for row in range(len(self.tasks)))
+        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in found]
 
     def _items(self, table: TaskTable) -> None:
         """Sizes of all files that tasks name."""
-        sizes = {}
-        for file in self.files:
-            size = self._number(file, "sizeInBytes", str(file["id"]), 0.0)
-            sizes[str(file["id"])] = round(size)
+        sizes = {name: round(self._number(size, "sizeInBytes", name, 0.0)) for name, size in self.sizes.items()}
+        self.sizes = {}
         unknown: dict[str, None] = {}
         for row in [*(table.reads or []), *(table.writes or [])]:
             for name in row:
@@ -152,7 +210,3 @@ class _Reader:
         if unknown:
             names = ", ".join(shown(name) for name in list(unknown)[:3])
             table.notes.append(f"{self.path}: {len(unknown):,} files of unknown size count as empty: {names}")
-
-    def _machine(self, run: dict[str, Any]) -> str:
-        machines = run.get("machines")
-        return str(machines[0]) if isinstance(machines, list) and len(machines) == 1 else ""

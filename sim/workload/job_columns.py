@@ -1,0 +1,122 @@
+"""The rows of a log as growing columns, in one block or, for logs larger than memory, in blocks on disk."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from sim.model.files import TEMPORARY
+
+BLOCK = 2**17
+"""Rows of a block on disk."""
+
+
+class Block:
+    """Rows one after the other as columns: 8 bytes a number, 4 a text that comes again, and the ids.
+
+    `ids` is empty while no row has one, an array while all are whole numbers, and otherwise a list of texts, in which
+    a row without an id goes by its line.
+    """
+
+    def __init__(self) -> None:
+        self.lines = array("q")
+        self.arrival, self.duration = array("d"), array("d")
+        self.ids: array | list[str] = array("q")
+        self.numbers: dict[str, array] = {}
+        self.texts: dict[str, tuple[array, dict[str, int]]] = {}
+        """Codes, and the texts that they stand for; code 0 is the empty text.  Shorter columns end in blanks."""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def add(self, line: int, id_: Any, arrival: float, duration: float, columns: Mapping[str, float | str]) -> None:
+        before = len(self.lines)
+        for name, value in columns.items():
+            if isinstance(value, str):
+                codes, names = self.texts.get(name) or self.texts.setdefault(name, (array("i"), {"": 0}))
+                if len(codes) < before:
+                    codes.extend([0] * (before - len(codes)))
+                codes.append(names.setdefault(value, len(names)))
+            else:
+                numbers = self.numbers.get(name)
+                if numbers is None:
+                    numbers = self.numbers[name] = array("d")
+                if len(numbers) < before:
+                    numbers.extend([math.nan] * (before - len(numbers)))
+                numbers.append(value)
+        self.lines.append(line)
+        self.arrival.append(arrival)
+        self.duration.append(duration)
+        if id_ is not None or self.ids:
+            self._identify(id_)
+
+    def _identify(self, id_: Any) -> None:
+        """The id of the last row."""
+        ids, before = self.ids, len(self.lines) - 1
+        if isinstance(ids, array):
+            if type(id_) is int and len(ids) == before and -(2**63) <= id_ < 2**63:
+                ids.append(id_)
+                return
+            ids = self.ids = self.names_of(before)
+        ids.append(f"line {self.lines[-1]}" if id_ is None else str(id_))
+
+    def names_of(self, count: int) -> list[str]:
+        """The ids of the first rows as texts."""
+        return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
+
+    def number(self, name: str) -> np.ndarray:
+        """A column of numbers, NaN where there is none; it may be the column itself, which must not grow then."""
+        values = self.numbers.get(name)
+        return _padded(array("d") if values is None else values, len(self), math.nan)
+
+    def codes(self, name: str) -> np.ndarray:
+        return _padded(self.texts[name][0], len(self), 0)
+
+
+def _padded(values: array, count: int, filler: float) -> np.ndarray:
+    found = np.frombuffer(values, np.dtype(values.typecode)) if values else np.empty(0, np.dtype(values.typecode))
+    return found if len(found) == count else np.concatenate([found, np.full(count - len(found), filler, found.dtype)])
+
+
+class Blocks:
+    """Blocks of rows in their order: a single one in memory, or many in a nameless file in `folder`."""
+
+    def __init__(self, folder: Path | None = None):
+        self.current = Block()
+        self.most = math.inf if folder is None else BLOCK
+        self._file: IO[bytes] | None = None
+        self._places: list[int] = []
+        if folder is not None:
+            # Beside what is to be written, where there must be room: the system's own folder may lie in memory.
+            self._file = tempfile.TemporaryFile(prefix=TEMPORARY, dir=folder)  # noqa: SIM115
+
+    def __len__(self) -> int:
+        return len(self._places) + bool(len(self.current))
+
+    def next(self) -> Block:
+        """Put the current block away: the one to go on with."""
+        assert self._file is not None
+        self._places.append(self._file.tell())
+        pickle.dump(self.current, self._file, protocol=5)
+        self.current = Block()
+        return self.current
+
+    def __iter__(self) -> Iterator[Block]:
+        if self._file is not None:
+            for place in self._places:
+                self._file.seek(place)
+                yield pickle.load(self._file)
+            self._file.seek(0, 2)
+        if len(self.current):
+            yield self.current
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
