@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_sites import GPUS, drawn_jobs, run
 
+import sim
 from policies.dynamic.fair_tree import Account, FairTree
 from sim.errors import ScenarioError
 
@@ -213,3 +214,17 @@ def test_a_quota_of_nobody_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match='quotas names vc "z", and no task is theirs; there are a, b'):
         run(tmp_path, "gpu_time,vc\n1,a\n1,b\n",
             policy={"scheduler": {"name": "quota_borrow", "quotas": {"z": 2}, "of": "vc"}})  # fmt: skip
+
+
+def test_nothing_moves_to_make_room_for_whom_a_limit_keeps_waiting():
+    """Two gangs of 2 on two nodes of 4, and one of 4 that would be beyond the partition's limit even on a free node."""
+    nodes = [{"count": 2, "cpus": 8, "gpus": {"type": "g", "count": 4}, "partitions": "b"}]
+    jobs = [{"name": "small", "partition": "b", "arrivals": {"process": "all_at_once", "count": 2}, "gpus": 2,
+             "gpu_time": "100 s"},
+            {"name": "large", "partition": "b", "gpus": 4, "gpu_time": "10 s",
+             "arrivals": {"process": "deterministic", "interval": "1 s", "first": "1 s"}, "count": 1}]  # fmt: skip
+    site = {"partitions": {"b": {"default": True, "max_gpus": 6}}}
+    policy = {"scheduler": "defragment", "placement": "worst_fit"}
+    found = sim.run({"cluster": {"nodes": nodes}, "site": site, "workload": jobs, "policy": policy}, check=True)
+    assert found.tasks["start"].tolist() == [0.0, 0.0, 100.0]
+    assert (found.tasks["migrations"] == 0).all()

@@ -60,6 +60,8 @@ class Defragment(ListScheduler):
         self.margin = margin
         self.minimum_run = minimum_run
         self.most = most
+        self._in_vain = -1.0
+        """The last instant at which moves did not let the one start for whom they were made."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         last: Decision = Wait()
@@ -70,7 +72,7 @@ class Defragment(ListScheduler):
             yield decision
             if isinstance(decision, Start) and isinstance(decision.tasks, Task):
                 decision.tasks.memo = view.now
-        if self.dispatcher is None:
+        if self.dispatcher is None and self._in_vain != view.now:
             yield from self._make_some_fit(view)
         yield last
 
@@ -89,16 +91,21 @@ class Defragment(ListScheduler):
         for mover, node in moves:
             placement = view.on_node(_mode_of(mover, view), node, mover)
             if placement is None:
-                return  # its data find no room there
+                self._in_vain = view.now  # its data find no room there
+                return
             yield Move(mover, placement)
             mover.memo = view.now
         if moves and (start := self.place(task, view)) is not None:
             queue.remove(task)
             yield Start(task, start)
             task.memo = view.now
+        elif moves:
+            self._in_vain = view.now
 
     def _worthwhile(self, task: Task, view: View) -> Moves:
         """The cheapest moves after which the task fits on one node; none if they do not pay."""
+        if view.over_limit(task):
+            return []  # room would not help
         mode = task.modes[task.modes_by_speed()[0]]
         plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
