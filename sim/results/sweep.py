@@ -154,6 +154,12 @@ class Sweep:
             raise UsageError(f"several rows fall on one cell of {x} and {y}{more}")
         return frame.pivot(index=y, columns=x, values=metric)
 
+    def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
+        """Paired differences of the policies at every point, with intervals; see `sweep_differences.differences`."""
+        from sim.results.sweep_differences import differences  # which knows sweeps
+
+        return differences(self, metric, base, confidence)
+
     def _known(self, metric: str) -> None:
         if metric not in self.table.columns or metric in (*FACTS, *self.keys):
             known = [name for name in self.table.columns if name not in (*FACTS, *self.keys)]
