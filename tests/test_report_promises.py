@@ -155,7 +155,7 @@ def swept() -> Sweep:
 
 
 def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
-    found = swept.differences( "response_mean")
+    found = swept.differences("response_mean")
     for point, count in enumerate((1, 2, 60)):
         compared = sim.compare(SCENARIO, ["fcfs", "sjf", "fcfs_skip"], replications=12, metrics=["response_mean"],
                                overrides={GPUS: count})  # fmt: skip
@@ -164,12 +164,12 @@ def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
 
 
 def test_differences_to_a_base(swept: Sweep):
-    found = swept.differences( "response_mean", base="sjf")
+    found = swept.differences("response_mean", base="sjf")
     assert set(found["other"]) == {"sjf"} and len(found) == 6
     with pytest.raises(UnknownName, match="sjf"):
-        swept.differences( "response_mean", base="sfj")
+        swept.differences("response_mean", base="sfj")
     with pytest.raises(UnknownName):
-        swept.differences( "respons_mean")
+        swept.differences("respons_mean")
 
 
 def test_ties_are_nobodys_lead(swept: Sweep):
@@ -182,7 +182,7 @@ def test_ties_are_nobodys_lead(swept: Sweep):
     page = report(swept)
     assert "sjf at 2; fcfs, sjf and fcfs_skip tie at 1." in page
     assert f"Clearly best in response mean, better than all others: sjf at {clear.count('sjf')} of 3 points" in page
-    share = -swept.differences( "response_mean", base="fcfs").query("point == 0 and policy == 'sjf'")["difference"]
+    share = -swept.differences("response_mean", base="fcfs").query("point == 0 and policy == 'sjf'")["difference"]
     mean = swept.table.query("point == 0 and policy == 'fcfs'")["response_mean"]
     (told,) = re.findall(rf"With {GPUS} = 1: sjf is better than fcfs in response mean by (\d+) ± \d+ %, n = 12", page)
     assert float(told) == pytest.approx(100 * share.iloc[0] / mean.iloc[0], abs=0.5)
