@@ -268,3 +268,52 @@ def test_a_checkpoint_longer_than_the_mean_time_between_failures_is_told():
                            ({"interval": "50 min", "checkpoint": "15 min"}, True)]:  # fmt: skip
         warnings = sim.run(scenario([fault], [job | {"stopping": stopping}], horizon="10 h")).warnings
         assert any("attempts and more between two checkpoints" in text for text in warnings) is told
+
+
+def test_what_is_a_multiple_of_a_task_s_time_counts_its_checkpoints():
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "100 s",
+           "stopping": {"interval": "30 s", "checkpoint": "5 s"}, "deadline": {"factor": 1.1},
+           "estimates": {"known": "mean"}}  # fmt: skip
+    result = run([], [job])
+    assert result.tasks["finish"].tolist() == [115.0]
+    assert result.tasks["deadline"].tolist() == pytest.approx([1.1 * 115])
+    assert result.record.input.tasks.estimate.tolist() == [[115.0]]
+
+
+def test_a_mean_that_is_known_is_not_that_of_the_tasks_to_come():
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 3},
+           "gpu_time": {"distribution": "exponential", "mean": "60 s"}, "estimates": {"known": "mean"}}  # fmt: skip
+    tasks = run([], [job]).record.input.tasks
+    assert len(set(tasks.estimate[:, 0])) == 1
+    assert tasks.estimate[0, 0] != pytest.approx(tasks.time.mean(), rel=1e-6)
+    assert tasks.estimate[0, 0] == pytest.approx(60, rel=4 / 20_000**0.5)
+
+
+# What is down and asleep -----------------------------------------------------------------------------------------
+
+POWER = {"idle": "100 W", "busy": "200 W", "sleep": "0 W", "wake": "10 s"}
+
+
+def test_a_device_that_sleeps_through_a_fault_takes_no_power_after_it(tmp_path):
+    """Asleep from 160 s (a minute of patience after the job) to the end, but for the fault."""
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "100 s"}
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 1, "power": POWER}}
+    policy = {"scheduler": {"name": "power_down", "patience": "1 min", "safety": 0}}
+    faults = [events(tmp_path, ["7200,n0/g0,down,", "7260,n0/g0,up,"])]
+    for given in ([], faults):
+        found = run(given, [job], nodes, policy, horizon="10 h")
+        gpu = found.devices.set_index("kind").loc["gpu"]
+        assert gpu["energy_j"] == pytest.approx(100 * 200 + 60 * 100)
+        assert (gpu["up"], gpu["asleep"]) == (160, 36_000 - 160 - (60 if given else 0))
+
+
+def test_the_accelerators_of_a_failed_node_are_down_with_it(tmp_path):
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "600 s"}
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 1, "power": POWER}}
+    same = []
+    for device in ("n0", "n0/g0"):
+        found = run([events(tmp_path, [f"3600,{device},down,", f"28800,{device},up,"])], [job], nodes, horizon="10 h")
+        gpu = found.devices.set_index("kind").loc["gpu"]
+        assert gpu["up"] == 10_800
+        same.append((gpu["energy_j"], gpu["utilisation"], gpu["allocation"]))
+    assert same[0] == same[1]

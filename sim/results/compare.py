@@ -179,6 +179,11 @@ class Comparison:
         return table if names is None else table[list(names)]
 
     @property
+    def single(self) -> bool:
+        """Is there one run only of some policy, so that nothing can be told from chance?"""
+        return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
+
+    @property
     def base(self) -> str:
         """The policy to which groups are compared: the baseline, or else the first."""
         return next(iter(self.runs)) if self.baseline is None else self.baseline
@@ -190,9 +195,19 @@ class Comparison:
         """
         from sim.results.group_differences import differences_of_groups
         from sim.results.groups import checked
+        from sim.results.metrics import metric
 
         found = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
-        return found if names is None else found[found["metric"].isin(list(names))].reset_index(drop=True)
+        if names is None:
+            return found
+        names = list(names)
+        known = dict.fromkeys(found["metric"])
+        for name in names:
+            if name not in known:
+                metric(name)
+                if known:
+                    raise UnknownName("metric of groups", name, known)
+        return found[found["metric"].isin(names)].reset_index(drop=True)
 
     def plot(self) -> Figure:
         """A panel a metric: each policy's mean and interval."""

@@ -103,11 +103,15 @@ def _unit(metric: str, differences: Sequence[float], halves: Sequence[float]) ->
     return fitting([max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)], units)
 
 
-def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False) -> str:
-    """What the figures behind ± and the marks of such a table mean."""
+def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
+    """What the figures behind ± and the marks of such a table mean; `single`: there is one run of each policy."""
     if identical:
         return "Nothing here is random: every replication is the same, so these are differences without intervals."
     numbers = sorted(set(found["n"]) - {0, 1})
+    if not numbers and not found["n"].any():
+        return "Nothing can be compared: these metrics are infinite, or not defined under both policies, in some run."
+    if not numbers and not single:
+        return "What is defined in one run only says nothing about chance."
     if not numbers:
         return "One run of each policy says nothing about chance; --replications 10 would."
     runs = " to ".join(f"{number}" for number in dict.fromkeys((numbers[0], numbers[-1])))

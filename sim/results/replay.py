@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sim.model.cluster import MILLI, WHOLE, Cluster
+from sim.model.device_states import UP, DeviceStates
 from sim.model.record import Record
 from sim.model.tasks import Mode
 from sim.results.launches import launches_of
 from sim.results.modes import ModeTable
-
-_USABLE = {"sleep": False, "wake": False, "down": False, "awake": True, "up": True}
 
 
 class Capacity:
@@ -24,6 +23,7 @@ class Capacity:
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
+        self.states = DeviceStates(cluster)
         nodes, widest = len(cluster.nodes), max((len(node.accelerators) for node in cluster.nodes), default=0)
         names = list(cluster.types)
         self.cores = np.array([node.cpus * MILLI for node in cluster.nodes], dtype=np.int64)
@@ -145,14 +145,14 @@ class Capacity:
 
     def switch(self, index: int, what: str) -> list[int]:
         """Apply an entry of the device log; the nodes touched."""
-        if what not in _USABLE:
-            return []
-        device = self.cluster.devices[index]
-        if device.local >= 0:
-            self.usable[device.node, device.local] = _USABLE[what]
-        else:
-            self.cpu_usable[device.node] = _USABLE[what]
-        return [device.node]
+        changed = [self.cluster.devices[one] for one in self.states.change(index, what)]
+        for device in changed:
+            usable = self.states.of[device.index] == UP
+            if device.local >= 0:
+                self.usable[device.node, device.local] = usable
+            else:
+                self.cpu_usable[device.node] = usable
+        return [changed[0].node] if changed else []
 
 
 class Replay:

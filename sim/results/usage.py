@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sim.model.cluster import MILLI
+from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
 from sim.results import language
 from sim.results.cost import device_cost, device_cost_held
@@ -147,28 +148,25 @@ def allocated(
     return result
 
 
-_STATES = {"sleep": "asleep", "wake": "up", "awake": "up", "down": "down", "up": "up"}
-
-
 def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end."""
-    devices = len(record.input.cluster.devices)
-    seconds = {
-        "up": np.full(devices, max(high - low, 0.0)),
-        "asleep": np.zeros(devices),
-        "down": np.zeros(devices),
-    }
-    state = ["up"] * devices
-    for time, device, what, _ in record.device_log:
-        if what not in _STATES:
-            continue
+    """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end.
+
+    One that is waking draws and costs what an idle one does: it counts as up.
+    """
+    cluster = record.input.cluster
+    states, devices = DeviceStates(cluster), len(cluster.devices)
+    seconds = {UP: np.full(devices, max(high - low, 0.0)), ASLEEP: np.zeros(devices), DOWN: np.zeros(devices)}
+    seconds[WAKING] = seconds[UP]
+    last = list(states.of)
+    for time, index, what, _ in record.device_log:
         # Each change moves what is left of the window from one state to the other.
         left = high - min(max(time, low), high)
-        seconds[state[device]][device] -= left
-        state[device] = _STATES[what]
-        seconds[state[device]][device] += left
-    at_end = np.array(state)
-    return seconds["up"], seconds["asleep"], at_end == "up", at_end == "asleep"
+        for device in states.change(index, what):
+            seconds[last[device]][device] -= left
+            last[device] = states.of[device]
+            seconds[last[device]][device] += left
+    at_end = np.array(last)
+    return seconds[UP], seconds[ASLEEP], np.isin(at_end, (UP, WAKING)), at_end == ASLEEP
 
 
 def devices_table(record: Record, use: Usage) -> pd.DataFrame:

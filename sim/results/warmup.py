@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.errors import UsageError
 from sim.results.result import Result
 from sim.results.wording import seconds
 
@@ -26,6 +27,7 @@ LEAST = 5
 PILOT = 20
 """Replications of which the mean is taken at most; the cut holds for all."""
 LEAST_TASKS = 100
+"""In every replication: of fewer no warm-up is looked for."""
 NEAR = 0.4
 """Share of the run beyond which a cut is taken for the limit of a half rather than for the end of a transient."""
 
@@ -38,13 +40,17 @@ class Cut:
     tasks: int
     of: int
     runs: int
+    seen: bool = True
+    """Were there responses to find it from?"""
 
     @property
     def near_half(self) -> bool:
-        return self.tasks >= NEAR * self.of
+        return self.tasks > 0 and self.tasks >= NEAR * self.of
 
     @property
     def sentence(self) -> str:
+        if not self.seen:
+            return f"warm-up: nothing cut (too few tasks completed in {self.runs} replications to find a transient by MSER-5)"
         if not self.tasks:
             return f"warm-up: nothing cut (MSER-5 on the mean of {self.runs} replications finds no transient)"
         return (
@@ -80,6 +86,8 @@ class WarmupSeries:
     """Adds up replications; `cut` is then where their mean becomes steady."""
 
     runs: int = 0
+    fewest: int = 0
+    """The replication with the fewest tasks."""
     _arrival: np.ndarray = field(default_factory=lambda: np.zeros(0))
     _total: np.ndarray = field(default_factory=lambda: np.zeros(0))
     _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -92,18 +100,27 @@ class WarmupSeries:
             self._arrival, self._total, self._known = new
         else:
             n = min(len(arrival), len(self._arrival))
+            if n < len(self._arrival):
+                self.fewest = self.runs
             old = (self._arrival, self._total, self._known)
             self._arrival, self._total, self._known = (a[:n] + b[:n] for a, b in zip(old, new, strict=True))
         self.runs += 1
 
     @property
     def cut(self) -> Cut:
+        """UsageError where a replication has too few tasks to tell a transient from chance."""
         count = len(self._arrival)
+        if count < LEAST_TASKS:
+            number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
+            raise UsageError(
+                f"warmup: auto takes at least {LEAST_TASKS} tasks in every replication, and replication {self.fewest} "
+                f"has {number}: make the runs longer, or give the warm-up as a time (warmup: 1 h)"
+            )
         defined = np.flatnonzero(self._known > 0)  # a task that completed nowhere tells nothing
         series = self._total[defined] / self._known[defined]
         batches = len(series) // BATCH
-        if count < LEAST_TASKS or not batches:
-            return Cut(0.0, 0, count, self.runs)
+        if not batches:
+            return Cut(0.0, 0, count, self.runs, seen=False)
         cut = mser(series[: batches * BATCH].reshape(batches, BATCH).mean(axis=1)) * BATCH
         if not cut:
             return Cut(0.0, 0, count, self.runs)

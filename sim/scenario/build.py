@@ -18,7 +18,7 @@ from sim.model.ragged import Ragged
 from sim.model.randomness import RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
-from sim.model.tasks import Item, Shape, Tasks
+from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import Admission, PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
@@ -398,8 +398,6 @@ def merge(
         time = sort(time)
     else:
         estimate = time = sort(time)
-    shape = sort(_joined([stream.shape for stream in streams]))
-    time, estimate = _with_checkpoints(shape, context.modes.shapes, time, estimate)
     rank = np.arange(total)
     if order is not None:
         rank[order] = np.arange(total)
@@ -412,7 +410,7 @@ def merge(
     bytes_in, bytes_out = _bytes(optional("bytes_in", 0.0)), _bytes(optional("bytes_out", 0.0))
     tasks = Tasks(
         arrival=arrival,
-        shape=shape,
+        shape=sort(_joined([stream.shape for stream in streams])),
         shapes=context.modes.shapes,
         time=time,
         estimate=estimate,
@@ -446,23 +444,6 @@ def merge(
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _with_checkpoints(
-    shape: np.ndarray, shapes: list[Shape], time: np.ndarray, estimate: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The times, with the time to write checkpoints where that takes any."""
-    writers = [(code, one.stopping) for code, one in enumerate(shapes) if one.stopping.checkpoint]
-    if not writers:
-        return time, estimate
-    exact = estimate is time
-    time = time.copy()
-    estimate = time if exact else estimate.copy()
-    for code, stopping in writers:
-        rows = np.flatnonzero(shape == code)
-        for times in (time,) if exact else (time, estimate):
-            times[rows] = stopping.with_checkpoints(times[rows])
-    return time, estimate
 
 
 def _matrix(parts: list[np.ndarray]) -> np.ndarray:

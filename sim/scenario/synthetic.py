@@ -41,6 +41,8 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 PROBE = 1000
 """Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
+FOR_MEANS = 20_000
+"""The same, to know the mean of a class of which policies know only that."""
 
 
 def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> Stream:
@@ -141,8 +143,7 @@ def _probe(entry: Entry, name: str, context: Context) -> float:
         served = _served(entry, name, (), context)
         drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
         if drawn.modes:
-            times = stopping_of(demand)[0].with_checkpoints(drawn.time)
-            total += weight * float(times.min(axis=1).mean())
+            total += weight * float(drawn.time.min(axis=1).mean())
             weights += weight
     return total / weights if weights else 0.0
 
@@ -154,6 +155,8 @@ class _Drawn:
     modes: list[Mode]
     refused: list[Mode]
     time: np.ndarray
+    known: np.ndarray
+    """Times of which policies know, but for an error: their own, or the mean of the class."""
     demand: Demand
     shape: int
     error: np.ndarray | None
@@ -178,8 +181,12 @@ def _draw(
     fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
     refused = [mode for mode, _ in ways.found if not context.modes.fits(mode)]
     modes = [mode for mode, _ in fits]
-    time = np.column_stack([times for _, times in fits]) if fits else np.empty((n, 0))
     stopping, preemptible = stopping_of(demand)
+    time = stopping.with_checkpoints(np.column_stack([times for _, times in fits])) if fits else np.empty((n, 0))
+    means = None
+    if demand.estimates is not None and demand.estimates.known == "mean" and len(time):
+        unknown = demand.model_copy(update={"estimates": None})
+        means = _draw(unknown, FOR_MEANS, ("mean", *label), context, served, path).time.mean(axis=0)
 
     def drawn(key: str, distribution: Any) -> np.ndarray | None:
         return None if distribution is None else distribution.sample(stream(key, *label), n)
@@ -189,6 +196,7 @@ def _draw(
         modes,
         refused,
         time,
+        time if means is None else np.broadcast_to(means, time.shape),
         demand,
         context.modes.shape(modes, stopping, preemptible) if modes else -1,
         estimate_error(demand, n, stream("estimates", *label)),
@@ -218,12 +226,10 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
     stream = Stream(name, path, arrival, np.empty(n, dtype=np.int32), time)
     for rows, one in drawn:
         stream.shape[rows] = one.shape
-        means = one.demand.estimates is not None and one.demand.estimates.known == "mean" and len(one.time) > 0
-        if one.error is not None or means:
+        if one.error is not None or one.known is not one.time:
             if stream.estimate is None:
                 stream.estimate = time.copy()
-            if means:
-                stream.estimate[rows, : one.time.shape[1]] = one.time.mean(axis=0)
+            stream.estimate[rows, : one.time.shape[1]] = one.known
             if one.error is not None:
                 stream.estimate[rows] *= one.error[:, np.newaxis]
         fastest = one.time.min(axis=1)
