@@ -531,7 +531,10 @@ def test_rows_that_fit_nowhere_are_an_error_or_left_out(file):
         sim.run({"cluster": cluster, "workload": [{"trace": trace}]})
     built = Scenario.load({"cluster": cluster, "workload": [{"trace": trace, "unfit": "leave_out"}]}).build()
     assert len(built.tasks) == 3
-    assert built.warnings == ["stream0: 1 of 4 tasks can never run on this cluster and are left out"]
+    assert built.warnings == [
+        "stream0: 1 of 4 tasks can never run on this cluster and are left out: task p4 (line 6): "
+        "no node has H100; the cluster offers cpu, T4, V100M32"
+    ]
 
 
 # Options of all -------------------------------------------------------------------------------------------------

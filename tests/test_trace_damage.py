@@ -65,7 +65,7 @@ SEPARATORS = {
     "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs, expected are 10 or 7; they are separated by"),
     "hcsp": (" ", ",", ':1: "3,2" is no number; times are separated by white space'),
     "hetero_dag": (" ", ";", ":1"),
-    "kubernetes": (":", "=", 'expected is JSON: an object with a list "items"'),
+    "kubernetes": (":", "=", ":2: is not JSON (Expecting ':' delimiter)"),
     "mooncake": (":", "=", ":1:13: is not a JSON object"),
     "pai": (",", ";", ":1: the row has 1 cell, expected are 10"),
     "philly": (":", "=", "is not JSON"),

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sim.scenario.trace_schema import TraceSpec
     from sim.workload.traces import TaskTable
 
+AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
+"""How a log is replayed on a list of nodes: gangs over several nodes where they were, without what fits nowhere."""
+
 ONE_PIECE = (".zip", ".tar")
 """Suffixes of packed files to which nothing can be added."""
 
@@ -86,7 +89,9 @@ def validate(
     """Check a trace; every problem is listed with its line.
 
     With --cluster, or where FILE is a scenario (.yaml), the trace is replayed as it was recorded, and simulated wait,
-    response and allocation are printed beside the recorded ones.
+    response and allocation are printed beside the recorded ones.  With --cluster, gangs use several nodes where the
+    record says so, or names no node and they fit on none; what can never run there is left out, and told with the
+    reason.
     """
     if cluster is not None or Path(file).suffix in (".yaml", ".yml"):
         _replayed(file, form, options, cluster, policy, as_json)
@@ -119,19 +124,21 @@ def _replayed(
         source = {
             "name": Path(file).name,
             "cluster": {"trace": {"format": nodes, "path": listed}},
-            "workload": [{"trace": {"format": told, "path": file, **_given(options)}, "unfit": "leave_out"}],
+            "workload": [{"trace": {"format": told, "path": file, **_given(options)}, **AS_FAR_AS_IT_GOES}],
         }
     loaded = prepare(source, policy or "as_recorded", ())
     outcome: Any = run_scenario(loaded, replications=1)
     table = against_record(outcome)
     notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
+    warnings = list(outcome.record.input.warnings)
     if as_json:
         pair = ("recorded", "simulated")
         rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
-        console.as_json({"file": file, "tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes})
-        return
-    console.lines(_compared(file, table, notes))
-    for remark in [*loaded.notes, *outcome.record.input.warnings]:
+        tasks = int(table["tasks"].iloc[0])
+        console.as_json({"file": file, "tasks": tasks, "metrics": rows, "notes": notes, "warnings": warnings})
+    else:
+        console.lines(_compared(file, table, notes))
+    for remark in [*loaded.notes, *warnings]:
         console.note(remark)
 
 
@@ -193,12 +200,17 @@ def _rows(table: TaskTable) -> str:
 
 
 def format_of(file: str, form: str | None) -> str:
-    """The format that was named, or else what the file looks like; a task table if like nothing."""
-    from sim.workload.recognise import recognise
+    """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
+    from sim import registry
+    from sim.errors import UsageError
+    from sim.workload.recognise import maybe_table, recognise
 
     if form is not None:
         return form
     found = recognise(file)
+    if found is None and not maybe_table(file):
+        known = ", ".join(sorted(registry.table("traces")))
+        raise UsageError(f"{file}: its format is not recognised; give --format NAME (hetsim list traces): {known}")
     if found not in (None, "tasks"):
         console.note(f"{file}: looks like {found} (--format names another)")
     return found or "tasks"

@@ -45,6 +45,7 @@ MOST_SECONDS = 1e15
 MOST_BYTES = 1e18
 """An exabyte: beyond, sizes do not fit into a column of 64-bit integers with room to add them."""
 
+_DATE = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
 
 
@@ -60,6 +61,8 @@ def parse(
         raise ValueError(f"expected a value with a unit such as {example}, not {shown(value)}")
     written = shown(value)
     text = value if isinstance(value, str) else str(value) if abs(value) <= MOST else "inf"
+    if _DATE.match(text):
+        raise ValueError(f"{written} is a date; expected is a value with a unit such as {example}")
     match = _QUANTITY.match(text)
     if not match:
         raise ValueError(f"{written} is not a value with a unit such as {example}")
@@ -69,7 +72,7 @@ def parse(
     if not unit:
         if number == 0:
             return 0.0
-        raise ValueError(f"{written} has no unit; write {_with_unit(number, units, example)}")
+        raise ValueError(f"{written} has no unit; write {_with_unit(match[1], units, example)}")
     factor = units.get(unit)
     if factor is None:
         factor = units.get(re.sub(r"\s+", "", unit))
@@ -113,13 +116,14 @@ def shown(value: Any) -> str:
     return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
 
 
-def _with_unit(number: float, units: dict[str, float], example: str) -> str:
+def _with_unit(number: str, units: dict[str, float], example: str) -> str:
+    """The number as it was written, so that what is offered means the same, with a unit behind."""
     if units is RATE:
-        return f"{number:g}/s (or per minute: {number:g}/min)"
+        return f"{number}/s (or per minute: {number}/min)"
     unit = _QUANTITY.match(example)
     assert unit
     gap = "" if unit[2] == "%" else " "
-    return f"for instance {number:g}{gap}{unit[2]}"
+    return f"for instance {number}{gap}{unit[2]}"
 
 
 def _at_most(most: float, units: dict[str, float]) -> str:

@@ -19,6 +19,7 @@ from sim.scenario.fault_schema import Fault
 from sim.scenario.site import nodes_named
 from sim.workload.distributions import Constant, Uniform
 
+COLUMNS = ("time", "device", "event")
 EVENTS = ("down", "up", "slow")
 
 SELDOM, HARDLY, NEVER = 1.0, 5.0, 20.0
@@ -198,12 +199,13 @@ def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
     names |= {device.name: device.index for device in cluster.devices}
     events: list[FaultEvent] = []
     problems: list[Problem] = []
-    with file.open(newline="", encoding="utf-8", errors="replace") as source:
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as source:
         rows = csv.DictReader(source)
-        missing = {"time", "device", "event"} - set(rows.fieldnames or ())
+        missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
         if missing:
-            lacking = f"the columns {', '.join(sorted(missing))} are missing"
-            raise ScenarioError(Problem(lacking, file=str(file), line=1))
+            lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
+            meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
+            raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))
         for row in rows:
             wrong = _event(row, names, events)
             if wrong is not None:

@@ -348,8 +348,8 @@ class Demand(Model):
     """Host memory held, none unless given."""
     gpu_memory: Bytes | None = None
     """Memory held on each GPU, none unless given."""
-    span: Literal["node", "any"] | None = None
-    """node (all devices on one node, the default) or any (a gang may use several)."""
+    span: Literal["node", "any", "recorded"] | None = None
+    """node (all devices on one node, the default), any (a gang may use several), recorded (as the trace shows)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: SpanSpeeds | None = None

@@ -64,7 +64,7 @@ class Fault(Model):
     maintenance: Maintenance | None = None
     """A window in which nodes are down on purpose."""
     file: str | None = None
-    """A CSV file of events with time, device and what happens, relative to the scenario."""
+    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (of slow)."""
 
     @field_validator("file")
     @classmethod

@@ -180,7 +180,10 @@ class ModeBook:
         if mode.on_cpu:
             cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
             if mode.cpus > cores * 1000:
-                return f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}"
+                text = f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}"
+                total = sum(count * node.cpus for node, count in kinds.values() if node.cpu.type is device)
+                spread = mode.cpus <= total * 1000
+                return text + (" (cores of several nodes for one task are not modelled)" if spread else "")
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
         present = [sum(d.type is device for d in node.accelerators) for node, _ in kinds.values()]
         if not mode.span_any and mode.gpus > max(present, default=0):

@@ -13,19 +13,60 @@ from sim.model.units import MOST
 from sim.scenario.document import Document, Path_
 from sim.scenario.fields import KeyProblem, shown
 
+LIMITS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
 
 def translate(error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()) -> list[Problem]:
     """Every error of a validation of the value at `prefix` by `model`, addressed in the document."""
     found: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    words = {detail["loc"][:-1]: detail for detail in details if _is_word(detail)}
+    for detail in details:
         path = _in_data(detail["loc"], data, detail["type"])
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, KeyProblem):
             path = (*path, cause.key)
-        message = _sentence(detail, model)
+        if _is_word(detail) and any(_is_beside(other, detail) for other in details):
+            continue  # told with the other forms
+        word = words.get(detail["loc"][:-1])
+        message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
         found.setdefault((path, message), document.problem((*prefix, *path), message))
     return list(found.values())
+
+
+def _is_word(detail: Any) -> bool:
+    """Is it about a value that may be one of some words, or something else instead?"""
+    return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
+
+
+def _is_beside(other: Any, word: Any) -> bool:
+    """Is the other about another form of the value that might be a word?"""
+    before = word["loc"][:-1]
+    return not _is_word(other) and other["loc"][: len(before)] == before
+
+
+def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
+    """One sentence for a value that is none of the words, and not what it might be instead."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    known = _words(word.get("ctx", {}))
+    hint = suggestion(value, known) if isinstance(value, str) else ""
+    sentence = _sentence(detail, model)
+    if kind in LIMITS:
+        limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
+        return f"expected {', '.join(known)} or {limit}, not {_count(value)}"
+    if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
+        return f"expected {', '.join(known)} or {sentence.removeprefix('expected ')}{hint}"
+    return f"{sentence}; or give {' or '.join(known)}{hint}"
+
+
+def _words(context: dict[str, Any]) -> list[str]:
+    return [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
 
 
 def value_at(data: Any, path: Path_) -> Any:
@@ -64,7 +105,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "literal_error", "enum"):
-        known = [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
+        known = _words(context)
         got = context.get("tag", value)
         if not isinstance(got, str):
             return f"expected one of {', '.join(known)}, not {shown(got)}"
@@ -79,14 +120,8 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 
 
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
-    limits = {
-        "greater_than": ("above", "gt"),
-        "greater_than_equal": ("at least", "ge"),
-        "less_than": ("below", "lt"),
-        "less_than_equal": ("at most", "le"),
-    }
-    if kind in limits:
-        word, name = limits[kind]
+    if kind in LIMITS:
+        word, name = LIMITS[kind]
         return f"must be {word} {_count(context[name])}, not {_count(value)}"
     expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
                 "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",

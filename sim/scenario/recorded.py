@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from sim.scenario.streams import (
 from sim.scenario.workload_schema import Entry
 from sim.workload.traces import TaskTable
 
+MOST_REASONS = 5
+"""Reasons for which rows are left out that are named one by one; the rest is counted."""
 DEMANDS = ("cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
 
@@ -52,14 +55,13 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     refused: dict[int, str] = {}
     if served is None:
         codes, bound, refused = recorded_partitions(entry, path, table, kept, context)
-        shape, time, estimate, fit = _ways(entry, path, table, kept, codes, bound, refused, context)
+        shape, time, estimate, fit, told = _ways(entry, path, table, kept, codes, bound, refused, context)
         if fit is not None:
             position = np.cumsum(fit) - 1
             refused = {int(position[row]): reason for row, reason in refused.items() if fit[row]}
             codes = codes[fit]
             kept, again, copies = kept[fit], _of(again, fit), _of(copies, fit)
-            lost = f"{int((~fit).sum()):,} of {len(fit):,} tasks"
-            context.warnings.append(f"{name}: {lost} can never run on this cluster and are left out")
+            context.warnings.append(f"{name}: {told}")
     else:
         shape, time, estimate = _requests(entry, served, table, kept, context)
     n = len(kept)
@@ -300,8 +302,9 @@ def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None,
 def _ways(
     entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, codes: np.ndarray, bound: list[Partition | None],
     refused: dict[int, str], context: Context,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:  # fmt: skip
-    """Shape, times and (where the table has them) estimates of each row; and which rows fit, if others are left out.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, str]:  # fmt: skip
+    """Shape, times and (where the table has them) estimates of each row; and, if some are left out, which rows fit and
+    what is to be said of the others.
 
     `codes` tell the partition of each row in `bound`.  Rows that are refused get a shape as if they could run.
     """
@@ -311,7 +314,8 @@ def _ways(
     finite = [np.isfinite(table.times[column][kept]) & _allowed(table, device, kept) for device, column, _ in possible]
     turned_away = np.zeros(n, dtype=bool)
     turned_away[list(refused)] = True
-    group, first = _group([*demands.values(), *finite, codes, turned_away])
+    spans = _spans(entry, table, kept)
+    group, first = _group([*demands.values(), *finite, codes, turned_away, spans])
     stopping, preemptible = stopping_of(entry)
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
@@ -320,11 +324,11 @@ def _ways(
     shape_of = np.empty(len(first), dtype=np.int32)
     for number, row in enumerate(first.tolist()):
         usable = [one for one, there in zip(possible, finite, strict=True) if there[row]]
+        demand = {key: demands[key][row] for key in DEMANDS}
         ways: list[tuple[Mode, str | None, float]] = [
             (mode, column, factor)
             for device, column, factor in usable
-            if (mode := _mode(entry, device, {k: demands[k][row] for k in DEMANDS}, bound[codes[row]], context))
-            is not None
+            if (mode := _mode(entry, device, demand, bound[codes[row]], spans[row], context)) is not None
         ]
         fits = [way for way in ways if context.modes.fits(way[0])]
         if not fits and (turned_away[row] or entry.unfit == "reject"):
@@ -338,13 +342,14 @@ def _ways(
             shape_of[number] = context.modes.shape([mode for mode, _, _ in fits], stopping, preemptible)
         else:
             lost.append((number, [mode for mode, _, _ in ways]))
-    fit = None
+    fit, told = None, ""
     if lost and entry.unfit == "leave_out" and table.predecessors is None and len(lost) < len(first):
         unfit_groups = np.zeros(len(first), dtype=bool)
         unfit_groups[[number for number, _ in lost]] = True
         fit = ~unfit_groups[group]
+        told = _left_out(lost, order, bounds, table, kept, context)
     elif lost:
-        raise ScenarioError(_lost(lost, order, bounds, path, table, kept, context))
+        raise ScenarioError(_lost(entry, lost, order, bounds, path, table, kept, context))
     width = max((len(plan) for plan in plans), default=1)
     time = np.full((n, width), np.inf)
     estimate = np.full((n, width), np.inf) if table.estimates else None
@@ -360,10 +365,27 @@ def _ways(
             if estimate is not None:
                 source = table.estimates.get(column, table.times[column])
                 estimate[rows, position] = source[kept[rows]] * factor
+    time = stopping.with_checkpoints(time)
+    estimate = None if estimate is None else stopping.with_checkpoints(estimate)
     shape = shape_of[group]
     if fit is not None:
-        return shape[fit], time[fit], None if estimate is None else estimate[fit], fit
-    return shape, time, estimate, None
+        return shape[fit], time[fit], None if estimate is None else estimate[fit], fit, told
+    return shape, time, estimate, None, told
+
+
+NODE, ANY, IF_WIDER = range(3)
+"""Whether a gang may use several nodes: no, yes, or if it fits on none."""
+
+
+def _spans(entry: Entry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
+    """For each row whether a gang may use several nodes, as the entry says or the record shows."""
+    if entry.span != "recorded":
+        return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
+    names = table.extra.get("recorded_node")
+    if names is None:
+        return np.full(len(kept), IF_WIDER, dtype=np.int8)
+    cells = (str(name or "") for name in names[kept].tolist())
+    return np.array([ANY if "|" in name else NODE if name else IF_WIDER for name in cells], dtype=np.int8)
 
 
 def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarray | bool:
@@ -415,26 +437,28 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
 
 
 def _mode(
-    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, context: Context
+    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int, context: Context
 ) -> Mode | None:
     """The mode of a row on a type; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = known["gpus"]
     if device.kind != "cpu" and gpus == 0:
         return None
-    return context.modes.mode(
+    make = partial(
+        context.modes.mode,
         device,
         gpus=gpus or 1.0,
         cpus=known["cpus"],
         memory=round(known["memory"] or 0),
         gpu_memory=round(known["gpu_memory"] or 0),
-        span_any=entry.span == "any",
         span_speed=entry.span_speed or 1.0,
         span_speeds=span_speeds(entry),
         upload=known["upload"] or 0.0,
         download=known["download"] or 0.0,
         partition=partition,
     )
+    mode = make(span_any=span == ANY)
+    return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode
 
 
 def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -456,16 +480,49 @@ def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lost(
-    lost: list[tuple[int, list[Mode]]], order: np.ndarray, bounds: np.ndarray, path: Path_, table: TaskTable,
-    kept: np.ndarray, context: Context,
+    entry: Entry, lost: list[tuple[int, list[Mode]]], order: np.ndarray, bounds: np.ndarray, path: Path_,
+    table: TaskTable, kept: np.ndarray, context: Context,
 ) -> list[Problem]:  # fmt: skip
     """One problem for all rows that can never run, naming the first of the file."""
     rows = {number: kept[order[bounds[number] : bounds[number + 1]]] for number, _ in lost}
     count = sum(len(found) for found in rows.values())
     worst, refused = min(lost, key=lambda one: int(rows[one[0]].min()))
     row = int(rows[worst].min())
-    line = table.line(row)
-    where = f"row {row + 1}" if line is None else f"line {line}"
-    told = unfit(context, path, count, f"task {table.name(row)} ({table.source}, {where})", refused, _types(table, row))
+    first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
+    told = unfit(context, path, count, first, refused, _types(table, row))
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
+    if entry.unfit == "leave_out":
+        graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
+        way_out = graph or "nothing would be left of this trace"
     return [replace(told, message=f"{told.message} ({way_out})")]
+
+
+def _left_out(
+    lost: list[tuple[int, list[Mode]]], order: np.ndarray, bounds: np.ndarray, table: TaskTable, kept: np.ndarray,
+    context: Context,
+) -> str:  # fmt: skip
+    """How many rows are left out, and for each reason how many and the first of the file; the most frequent ones."""
+    counts: dict[str, list[int]] = {}
+    for number, refused in lost:
+        rows = kept[order[bounds[number] : bounds[number + 1]]]
+        row = int(rows.min())
+        known = counts.setdefault(why_unfit(context, refused, _types(table, row)), [0, row])
+        known[0] += len(rows)
+        known[1] = min(known[1], row)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))
+    parts = []
+    for reason, (count, row) in ranked[:MOST_REASONS]:
+        one = f"task {table.name(row)} ({_where(table, row)})"
+        parts.append(f"{one}: {reason}" if count == 1 else f"{count:,}, the first of them {one}: {reason}")
+    if len(ranked) > MOST_REASONS:
+        more = sum(count for _, (count, _) in ranked[MOST_REASONS:])
+        parts.append(f"and {more:,} for other reasons")
+    total = sum(count for _, (count, _) in ranked)
+    what = f"{total:,} of {len(kept):,} tasks can never run on this cluster and are left out"
+    return f"{what}: {'; '.join(parts)}"
+
+
+def _where(table: TaskTable, row: int) -> str:
+    """Where a row stands in its file."""
+    line = table.line(row)
+    return f"row {row + 1}" if line is None else f"line {line}"

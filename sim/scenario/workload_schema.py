@@ -117,6 +117,8 @@ class Entry(Demand):
                 refuse(self, ("classes", "tokens"), "these requests come from the trace")
                 refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
             return self
+        if any(one.span == "recorded" for one in [self, *(self.classes or [])]):
+            raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
         if self.time_scale is not None:
             raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
         if self.unfit != "error":

@@ -3,7 +3,7 @@
 All these readers know the options
 
     since, until    only jobs submitted in this window of the log's own time; `since` becomes time 0.  Where the log
-                    has dates its time 0 is the first submission
+                    has dates its time 0 is the first submission, and a date (and time) may be given as well
     sample          the share of the jobs that is kept, chosen by a hash of the job's id (and `sample_seed`): the same
                     jobs in whatever order the rows stand, and a load of the same shape at that share of its height
     trim            leaves out the almost empty head of a log: jobs before the instant at which their rate jumps to
@@ -24,6 +24,7 @@ from __future__ import annotations
 import csv
 import inspect
 import math
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -33,11 +34,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.paths import ExistingFile
-from sim.model.units import MOST_SECONDS, Seconds, shown
+from sim.model.units import MOST_SECONDS, TIME, parse, shown
 from sim.workload.job_columns import Blocks
 from sim.workload.job_tables import Assembly
 from sim.workload.request_rows import SampleSeed, Scale, Share
@@ -51,13 +52,33 @@ Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
 Count = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
+_CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
+
+
+class Date(float):
+    """An instant of the calendar, in seconds since 1970, where otherwise seconds of a log's own time stand."""
+
+
+def _moment(value: Any) -> float:
+    if not isinstance(value, str) or not _CALENDAR.match(value):
+        return parse(value, TIME, "5 s", most=MOST_SECONDS)
+    try:
+        return Date(seconds_of(value.strip()))
+    except (ValueError, OverflowError):
+        raise ValueError(f"{shown(value)} is not a date such as 2020-06-09 or 2020-06-09 18:41:01") from None
+
+
+_EXAMPLES = {"anyOf": [{"type": "string", "examples": ["5 s", "2020-06-09 18:41:01"]}, {"const": 0}]}
+Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]
+"""Seconds of a log's own time, or a date."""
+
 
 @dataclass(frozen=True)
 class Cut:
     """The options of all readers; see the module."""
 
-    since: Seconds = 0.0
-    until: Seconds | None = None
+    since: Moment = 0.0
+    until: Moment | None = None
     sample: Share = 1.0
     sample_seed: SampleSeed = 0
     trim: Flag = False
@@ -138,6 +159,8 @@ class JobLog:
         self.path = path
         self.cut = cut
         self.dated = False
+        self.origin: float | None = None
+        """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
         self.complaints = Complaints(path)
         self.notes: list[str] = []
@@ -153,8 +176,10 @@ class JobLog:
         self.blocks = Blocks(folder)
         self._block, self._most = self.blocks.current, self.blocks.most
         self._remarks: dict[str, list[int]] = {}
-        if cut.until is not None and cut.until <= cut.since:
-            self.fail(f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
+        self._bounds: tuple[float, float] | None = None
+        alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
+        if cut.until is not None and alike and cut.until <= cut.since:
+            self.fail(f"until ({_written(cut.until)}) must be after since ({_written(cut.since)})")
 
     # Rows -----------------------------------------------------------------------------------------------------
 
@@ -187,10 +212,10 @@ class JobLog:
         cut = self.cut
         if self.dated:
             self.first = min(self.first, arrival)
-            if cut.until is not None and arrival - self.first >= cut.until:
+            if cut.until is not None and arrival - (0.0 if isinstance(cut.until, Date) else self.first) >= cut.until:
                 _count(self.left_out, "outside the window", line)
                 return
-        elif arrival < cut.since or (cut.until is not None and arrival >= cut.until):
+        elif not (window := self._bounds or self.window())[0] <= arrival < window[1]:
             _count(self.left_out, "outside the window", line)
             return
         if cut.sample < 1 and _hash(str(id_) if key is None else key, cut.sample_seed) >= cut.sample * 2**63:
@@ -201,6 +226,22 @@ class JobLog:
         self._block.add(line, id_, arrival, duration, columns)
         if len(self._block) >= self._most:
             self._block = self.blocks.next()
+
+    def window(self) -> tuple[float, float]:
+        """`since` and `until` in seconds from the log's time 0, once all rows of a log with dates have been read."""
+        zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
+        bounds = []
+        for key, given in (("since", self.cut.since), ("until", self.cut.until)):
+            if isinstance(given, Date) and zero is None:
+                told = f"{key}: this log has no dates to compare {_written(given)} with"
+                self.fail(f"{told}; give seconds from its start, such as 3600 s")
+            bounds.append(math.inf if given is None else given - zero if isinstance(given, Date) and zero else given)
+        low, high = bounds
+        if high <= low:
+            began = "" if zero is None else f", and the log's time 0 is {_written(Date(zero))}"
+            self.fail(f"until ({_written(self.cut.until)}) is not after since ({_written(self.cut.since)}){began}")
+        self._bounds = float(low), float(high)
+        return self._bounds
 
     # Cells ----------------------------------------------------------------------------------------------------
 
@@ -248,6 +289,13 @@ class JobLog:
         for what, (count, line) in self._remarks.items():
             told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: line {line})")
         return told + self.notes
+
+
+def _written(given: float | None) -> str:
+    """A bound of the window, for people."""
+    if isinstance(given, Date):
+        return f"{datetime.fromtimestamp(given, UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{given:g} s"
 
 
 def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:

@@ -52,7 +52,9 @@ class Assembly:
         self.log = log
         log.complaints.fail_if_any()
         self.zero = log.first if log.dated and len(log.blocks) else 0.0
-        self.begin = self.zero + log.cut.since
+        low, high = log.window()
+        self.window = low, high
+        self.begin = self.zero + low
         self.kept = [self._inside(block) for block in log.blocks]
         """Of each block: which rows."""
         self._leave_repetitions()
@@ -87,12 +89,10 @@ class Assembly:
     def _inside(self, block: Block) -> np.ndarray:
         """Rows in the window; of a log without dates those outside have never been taken."""
         inside = np.ones(len(block), dtype=bool)
-        cut = self.log.cut
-        if self.log.dated and (cut.since > 0 or cut.until is not None):
+        low, high = self.window
+        if self.log.dated and (low > 0 or high < math.inf):
             since_zero = np.frombuffer(block.arrival) - self.zero
-            inside &= since_zero >= cut.since
-            if cut.until is not None:
-                inside &= since_zero < cut.until
+            inside &= (since_zero >= low) & (since_zero < high)
             self._drop("outside the window", block, ~inside)
         return inside
 

@@ -17,19 +17,7 @@ LARGEST = 64_000_000
 LONGEST_TAIL = 16
 """What must be known behind a number to be sure that it ends there: more than `e-308`."""
 
-_SPACE = re.compile(r"[\s,]*")
 _BLANK = re.compile(r"[ \t\r\n]*")
-
-
-def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Line (from 1) and value of each member of the list that the file is, or that stands in it under `key`.
-
-    ScenarioError with the line where it is no JSON, or ends too early.
-    """
-    reader = _Reader(path)
-    reader.enter(key)
-    while reader.more():
-        yield reader.line, reader.value()
 
 
 class Opened:
@@ -53,6 +41,30 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
         raise reader.problem("is not JSON (Extra data)")
 
 
+def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
+    """Line (from 1) and value of each member of the list that the file is, or that stands in it under `key`.
+
+    ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
+    """
+    reader = _Reader(path)
+    wanted = () if key is None else (key,)
+    meant = "a list" if key is None else f'an object with a list "{key}"'
+    if reader.sign() != ("[" if key is None else "{"):
+        raise reader.problem(f"expected is JSON: {meant}" if reader.sign() else "is empty")
+    opened = False
+    for _, one in reader.below({wanted}, ()):
+        if one is OPENED:
+            opened = True
+        elif opened:
+            yield reader.began, one
+        else:
+            raise reader.problem(f"expected is JSON: {meant}")
+    if reader.sign():
+        raise reader.problem("is not JSON (Extra data)")
+    if not opened:
+        raise reader.problem(f"expected is JSON: {meant}")
+
+
 def first_sign(path: Path) -> str:
     """The first character of a file that is no space; empty for a blank file."""
     for piece in pieces(path):
@@ -68,31 +80,15 @@ class _Reader:
     def __init__(self, path: Path):
         self.path = path
         self.line = 1
+        self.began = 1
+        """Where the last value began."""
         self._pieces = pieces(path)
         self._text = ""
         self._at = 0
         self._decoder = json.JSONDecoder(parse_constant=lambda name: float("nan"))
 
-    def enter(self, key: str | None) -> None:
-        """Go behind the bracket that opens the list."""
-        opening = re.compile(r"\s*\[" if key is None else rf'\s*\{{.*?"{key}"\s*:\s*\[', re.DOTALL)
-        while not (found := opening.match(self._text)):
-            whole = re.match(r"\s*\[" if key is not None else r"\s*\{", self._text)
-            if whole or len(self._text) > LARGEST or not self._refill():
-                wanted = "a list" if key is None else f'an object with a list "{key}"'
-                raise self.problem(f"expected is JSON: {wanted}" if self._text.strip() else "is empty")
-        self._go(found.end())
-
-    def more(self) -> bool:
-        """Is there another member?  Moves to where it begins."""
-        while True:
-            self._go(_SPACE.match(self._text, self._at).end())  # type: ignore[union-attr]
-            if self._at < len(self._text):
-                return self._text[self._at] != "]"
-            if not self._refill():
-                raise self.problem("ends in the middle of its list")
-
     def value(self) -> Any:
+        self.began = self.line
         while True:
             try:
                 found, end = self._decoder.raw_decode(self._text, self._at)
@@ -149,6 +145,8 @@ class _Reader:
         while more:
             yield
             sign = self.sign()
+            if not sign:
+                raise self.problem(f"is not JSON (ends in the middle of its {'list' if closing == ']' else 'object'})")
             if sign not in (",", closing):
                 raise self.problem("is not JSON (Expecting ',' delimiter)")
             more = sign == ","

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from pathlib import Path
 
-from sim.workload.task_table import PARQUET
+from sim.workload.task_table import KNOWN, PARQUET
+from sim.workload.text_rows import NUMBER
 
 LOOKED_AT = 65_536
 """Bytes read of a file."""
@@ -28,24 +30,65 @@ TEXTS = (("kubernetes", '"Pod"'), ("wfformat", '"workflow"'), ("philly", '"attem
 """Formats in JSON by a word that they have near their beginning."""
 
 
+REQUESTS = {"arrival", "prompt_tokens"}
+"""Columns of a plain table of requests, where it has no times."""
+
+
 def recognise(file: str | Path) -> str | None:
     """The name of a trace format; None where the file gives no hint, or cannot be read."""
     path = Path(file)
     if path.suffix.lower() in PARQUET:
         return "tasks"
+    text = _beginning(path)
+    if text is None:
+        return None
+    ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+    if ending.lower() == ".swf" or text.startswith(";"):
+        return "swf"
+    if text.lstrip()[:1] in ("{", "["):
+        return next((name for name, word in TEXTS if word in text), None)
+    head = _head(text)
+    if head.count("\t") in (6, 9) and "," not in head.split("\t")[-1]:
+        return "gavel"
+    columns = _columns(head)
+    if columns >= REQUESTS and not any(name.startswith(("cpu_time", "gpu_time")) for name in columns):
+        return "requests"
+    return next((name for name, needed in COLUMNS if needed <= columns), None)
+
+
+def maybe_table(file: str | Path) -> bool:
+    """May this be a plain task table?  Also where the file cannot be looked at, so that its reader says why."""
+    path = Path(file)
+    text = None if path.suffix.lower() in PARQUET else _beginning(path)
+    if text is None or not text.strip():
+        return True
+    if "\0" in text or "\ufffd" in text[:-1]:  # no text; the last sign may have been cut
+        return True
+    head = _head(text)
+    named = any(name in KNOWN or name.startswith("gpu_time.") for name in _columns(head))
+    # A line of words may be a header with names that are all misspelt; one with numbers is none.
+    return named or (text.lstrip()[:1] not in ("{", "[") and "," in head and not _numbers(head))
+
+
+def _beginning(path: Path) -> str | None:
+    """The first text of a file, compressed with gzip or not; None where it cannot be read."""
     try:
         with path.open("rb") as source:
             zipped = source.read(2) == b"\x1f\x8b"
         with gzip.open(path) if zipped else path.open("rb") as source:
-            text = source.read(LOOKED_AT).decode("utf-8", errors="replace")
+            return source.read(LOOKED_AT).decode("utf-8-sig", errors="replace")
     except (OSError, EOFError, zlib.error):
         return None
-    if ".swf" in path.suffixes or text.startswith(";"):
-        return "swf"
-    if text.lstrip()[:1] in ("{", "["):
-        return next((name for name, word in TEXTS if word in text), None)
-    head = text.split("\n", 1)[0].strip("\ufeff\r ")
-    if head.count("\t") in (6, 9) and "," not in head.split("\t")[-1]:
-        return "gavel"
-    columns = {cell.strip().strip('"') for cell in head.replace("|", ",").split(",")}
-    return next((name for name, needed in COLUMNS if needed <= columns), None)
+
+
+def _head(text: str) -> str:
+    return text.split("\n", 1)[0].strip("\r ")
+
+
+def _columns(head: str) -> set[str]:
+    """The cells of the first line, whatever separates them: that it is the wrong sign is for the reader to say."""
+    return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}
+
+
+def _numbers(head: str) -> bool:
+    return any(NUMBER.fullmatch(cell) for cell in _columns(head))

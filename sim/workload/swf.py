@@ -8,7 +8,8 @@ Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores
 literature schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with
 `processors: gpus`, a gang of GPUs.  `size: requested` takes what was asked for, and what was used where that is not
 known; `size: used` the other way round.  The time asked for is the estimate that policies see and the column
-`time_limit`; jobs without one are estimated exactly.  Memory is asked for by processor, in KiB.
+`time_limit`; jobs without one are estimated exactly.  `since` and `until` may be dates (UTC) where the header tells
+UnixStartTime.  Memory is asked for by processor, in KiB.
 
 Left out and counted: jobs whose run time or size is not known, those cancelled before they started (status 5), and
 the partial lines of jobs that were checkpointed (status 2, 3, 4), whose whole has a line of its own.
@@ -53,6 +54,8 @@ def read(
             key, sign, value = row.lstrip("; ").partition(":")
             if sign:
                 header.setdefault(key.strip(), value.strip())
+                if key.strip() == "UnixStartTime" and value.strip().isdecimal() and int(value):
+                    log.origin = float(value)
         elif row:
             _job(log, line, row, size, processors)
     if not any_line:
