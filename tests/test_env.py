@@ -20,7 +20,7 @@ from sim.env.admission import Admissions, Played
 from sim.env.episode import Episodes, typical_time
 from sim.env.rewards import REWARDS
 from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.policy.window import DEVICE, LIMIT, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
+from sim.policy.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
 from sim.testing import examine, small_systems
 from sim.testing.conformance import fingerprint
 
@@ -443,3 +443,207 @@ def test_the_example_of_the_documentation_runs(capsys):
     [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(block, "docs/learning.md", "exec"), {})
     assert float(capsys.readouterr().out) > 1
+
+
+# Energy -----------------------------------------------------------------------------------------------------
+
+DRAWING = {
+    "name": "drawing", "seed": 2,
+    "cluster": {"nodes": [{"count": 2, "cpus": 8, "cpu": {"power": {"idle": "2 W", "busy": "10 W"}},
+                           "gpus": {"type": "v100", "count": 2, "power": {"idle": "50 W", "busy": "300 W"}}}]},
+    "workload": [{
+        "arrivals": {"process": "poisson", "rate": "20/h"}, "until": "6 h",
+        "classes": [
+            {"class": "one", "weight": 3, "gpus": 1, "cpu_time": {"speedup": 5},
+             "gpu_time": {"distribution": "exponential", "mean": "5 min"}},
+            {"class": "gang", "gpus": 2, "gpu_time": {"distribution": "exponential", "mean": "8 min"}}],
+    }],
+}  # fmt: skip
+FAILING = {
+    **DRAWING, "faults": [{"on": "gpu", "every": {"distribution": "exponential", "mean": "20 min"},
+                           "repair": {"distribution": "exponential", "mean": "1 min"}}],
+}  # fmt: skip
+
+
+def in_part(name, until):
+    return sim.load(name, {"horizon": until, "replications": 1})
+
+
+def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
+    episodes = Episodes("slack-before-the-deadline", reward="response")
+    total = played(episodes, in_order)
+    tasks = episodes.result.tasks
+    unfinished = tasks["finish"].isna()
+    assert total == pytest.approx(-tasks["response"].sum() - (episodes.now - tasks["arrival"][unfinished]).sum())
+    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished, and the sum of `response` is {total:,.0f} s where"
+    assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what"),
+    [
+        (DRAWING, ""),
+        ({**DRAWING, "horizon": "3 h"}, "energy_tasks_j"),
+        ({**FAILING, "horizon": "60 h"}, "energy_wasted_j"),
+        ({**FAILING, "horizon": "2 h"}, "energy_wasted_j"),
+        ({**FAILING, "faults": [{**FAILING["faults"][0], "on": "node"}], "horizon": "6 h"}, "energy_wasted_j"),
+        (in_part("nights-asleep", "30 h"), ""),
+        (in_part("slack-before-the-deadline", "20 s"), ""),
+    ],
+    ids=["drained", "cut", "failing", "failing and cut", "failing nodes", "nights-asleep", "slack-before-the-deadline"],
+)
+@pytest.mark.parametrize("kind", [Episodes, Admissions])
+def test_the_sum_of_energy_is_that_of_the_tables_whatever_happens(scenario, what, kind, monkeypatch):
+    """And that of the running account, which earns as it goes, to which the books at the end add nothing."""
+    accounts = []
+    episodes = kind(scenario, reward="energy")
+
+    def finish(self, closing=Simulation.finish):
+        reward, end = episodes.reward, self.input.horizon
+        told = reward._told
+        accounts.append(told - reward.take(self.clock._now if math.isinf(end) else end))
+        reward._told = told
+        return closing(self)
+
+    monkeypatch.setattr(Simulation, "finish", finish)
+    random = np.random.default_rng(1)
+    total = played(episodes, lambda one: int(random.choice(np.flatnonzero(one.mask))))
+    result = episodes.result
+    assert total == pytest.approx(-result.metric("energy_j"), rel=1e-12)
+    assert accounts == [pytest.approx(-total, rel=1e-9)] and total < 0
+    assert not what or result.metric(what) > 0
+
+
+@pytest.mark.parametrize(("scenario", "log"), [("nights-asleep", "sleep"), ("slack-before-the-deadline", "frequency")])
+def test_energy_follows_devices_that_sleep_or_change_their_frequency(scenario, log):
+    """Under the scenario's own scheduler, with everybody accepted."""
+    given = in_part(scenario, {"sleep": "30 h", "frequency": "20 s"}[log])
+    episodes = Admissions(given, reward="energy")
+    total = played(episodes, lambda _: 1)
+    assert any(what == log for _, _, what, _ in episodes.record.device_log)
+    assert total == pytest.approx(-episodes.result.metric("energy_j"), rel=1e-12)
+    assert total == pytest.approx(-sim.run(given, seed=7, replications=1).metric("energy_j"), rel=1e-12)
+    assert Played(given, reward={"energy": 2.0}).earned(7) == pytest.approx(2 * total, rel=1e-12)
+
+
+def test_a_wait_costs_what_devices_draw_for_doing_nothing():
+    episodes = Episodes(DRAWING, reward="energy")
+    episodes.reset(7)
+    begun = episodes.now
+    episodes.step(int(episodes.mask.argmax()))
+    before, earned = episodes.now, 0.0
+    assert before > begun
+    placed = next(iter(episodes.simulation.running.values())).placement.mode
+    earned = episodes.step(int(np.flatnonzero(episodes.mask)[0]))
+    idle = 2 * (8 * 2 + 2 * 50)
+    most = idle + 4 * 250 + 16 * 8
+    passed = episodes.now - before
+    assert placed.type.power.busy > placed.type.power.idle
+    assert -most * passed <= earned <= -idle * passed
+
+
+@pytest.mark.parametrize("kind", [Episodes, Admissions])
+def test_an_episode_ends_where_policies_wait_for_timers_until_the_horizon(kind):
+    """Tasks come for three hours; the scenario's policy, power_down, is asked on and sends devices to sleep."""
+    for until, done in ((3000, True), (3, False)):
+        given = sim.load("nights-asleep", {"workload.0.until": "3 h", "horizon": f"{until} h"})
+        episodes = kind(given, reward="response")
+        played(episodes, lambda one: int(one.mask.argmax()) if kind is Episodes else 1)
+        tasks = episodes.result.tasks
+        assert (tasks["status"] == "completed").all() == done and len(tasks) > 3
+        assert episodes.now == until * 3600 and episodes.terminated == done and episodes.truncated != done
+        slept = [time for time, _, what, _ in episodes.record.device_log if what == "sleep"]
+        assert (kind is Admissions and done) == (bool(slept) and max(slept) > tasks["finish"].max())
+
+
+# What an observation is -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Episodes, Admissions])
+@pytest.mark.parametrize("scenario", [MIX, MOVING, FAILING])
+def test_entries_have_names_and_stay_in_the_ranges_that_are_told(kind, scenario):
+    episodes = kind({**scenario, "policy": "sjf"}, window=3)
+    names = episodes.layout.names
+    assert len(names) == len(set(names)) == episodes.layout.observation
+    ranges = {name: value for part in MEANINGS.values() for name, value in part.items()}
+    bounds = [ranges[name.partition(": ")[2]][1] for name in names]
+    low = np.array([float(text.split()[0]) for text in bounds])
+    high = np.array([float(text.split()[-1]) for text in bounds])
+    either = np.array([" or " in text for text in bounds])
+    assert low.min() == -LIMIT and high.max() == LIMIT
+    random = np.random.default_rng(5)
+
+    def choose(one):
+        seen = one.observation
+        assert (low - 1e-6 <= seen).all() and (seen <= high + 1e-6).all()
+        assert np.isin(seen[either], [0, 1]).all()
+        return int(random.choice(np.flatnonzero(one.mask)))
+
+    played(episodes, choose)
+
+
+def test_names_stand_at_their_entries():
+    episodes = Episodes(MIX, window=3)
+    episodes.reset(7)
+    seen = dict(zip(episodes.layout.names, episodes.observation.tolist(), strict=True))
+    task = episodes.watched.shown()[0]
+    slower = 2 if task.class_ == "wide" else 3
+    assert seen["task 0: present"] == 1 and seen["task 1: present"] == 0
+    assert seen["task 0 on a100: penalty"] == 0
+    assert seen["task 0 on v100: penalty"] == pytest.approx(math.log(slower), rel=1e-6)
+    assert seen["task 0 on v100: share"] == (1.0 if task.class_ == "wide" else 0.5)
+    assert seen["a100: free"] == seen["v100: free"] == 1
+    assert seen["whole: waiting"] == pytest.approx(math.log(1 + 1 / 3), rel=1e-6)
+    admission = Layout(2, ("a",), "admission")
+    assert admission.names[-1] == "task 0: value" and len(admission.names) == admission.observation
+
+
+def test_the_documentation_has_every_entry():
+    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    written = re.findall(r"^\| `(\w+)` \| (.*) \| (-?\d+ (?:or|to) \d+) \|$", text, re.MULTILINE)
+    parts = {"TASK": TASK, "PAIR": PAIR, "DEVICE": DEVICE, "WHOLE_SYSTEM": WHOLE_SYSTEM, "ASKED": ASKED}
+    assert {part: tuple(entries) for part, entries in MEANINGS.items()} == parts
+    assert written == [(name, *value) for entries in MEANINGS.values() for name, value in entries.items()]
+
+
+# Calls that mean nothing ------------------------------------------------------------------------------------
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
+def test_the_mask_of_the_info_goes_into_sample(name):
+    import gymnasium
+
+    env = gymnasium.make(f"sim.env:{name}", scenario=MIX)
+    _, info = env.reset(seed=3)
+    over = False
+    while not over:
+        mask = info["action_mask"]
+        assert mask.dtype == np.int8 and env.unwrapped.action_masks().dtype == np.bool_
+        action = env.action_space.sample(mask)
+        assert mask[action]
+        _, _, terminated, truncated, info = env.step(action)
+        over = terminated or truncated
+    assert env.unwrapped.observation_names == env.unwrapped.episodes.layout.names
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("action", [1.7, 1.0, "a", None, True, np.float64(1), np.array([1])])
+def test_an_action_that_is_no_whole_number_is_refused(action):
+    import gymnasium
+
+    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX, disable_env_checker=True).unwrapped
+    env.reset(seed=3)
+    with pytest.raises(UsageError, match="an action is a whole number"):
+        env.step(action)
+    env.step(np.array(0))
+
+
+@needs_gymnasium
+def test_options_that_reset_does_not_have_are_refused():
+    import gymnasium
+
+    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    with pytest.raises(UsageError, match='reset has no option "replicaton"; there is replication'):
+        env.reset(options={"replicaton": 1})

@@ -485,3 +485,39 @@ def test_quotas_by_type():
     comment = SHIPPED[name].path.read_text(encoding="utf-8")
     assert f"mean response {found['heteroprio'].mean():.1f} s under heteroprio" in comment
     assert f"{found['er_ls'].mean():.1f} s under er_ls" in comment
+
+
+# Sentences --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "sentence"),
+    [
+        ({"groups": "nod"}, "groups", 'expected type, node, rack or a whole number, not "nod"; did you mean "node"?'),
+        ({"groups": 0}, "groups", "expected type, node, rack or a number that is at least 1, not 0"),
+        ({"groups": [2]}, "groups", "expected type, node, rack or a whole number, not a list"),
+        ({"moves": "nevr"}, "moves", 'unknown moves "nevr"; did you mean "never"?'),
+        ({"epoch": "1 ms"}, "epoch", "an epoch of 0.001 s: it lasts at least 1 s, for a plan is made in every one; "
+                                     "minutes are usual"),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_one_sentence_that_lists_what_is_possible(given, key, sentence):
+    with pytest.raises(ScenarioError) as error:
+        sim.load("quotas-by-type", {"policy": {"name": "hierarchical", **given}})
+    [problem] = error.value.problems
+    assert problem.message == sentence and problem.key == f"policy.scheduler.{key}"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "sentence"),
+    [
+        ({"static": ["a"], "reserve": 2}, "reserve", "expected auto or a number that is at most 1, not 2"),
+        ({"static": ["a"], "reserve": "all"}, "reserve", 'expected auto or a number, not "all"'),
+        ({"static": [["a"]]}, "static.0", "expected a text, not a list"),
+    ],
+)
+def test_words_beside_other_values_are_told_in_one_sentence(given, key, sentence):
+    with pytest.raises(ScenarioError) as error:
+        sim.load("quotas-by-type", {"policy": {"name": "semi_static", **given}})
+    [problem] = error.value.problems
+    assert problem.message == sentence and problem.key == f"policy.scheduler.{key}"

@@ -420,13 +420,13 @@ def test_a_file_that_says_another_size_than_its_window_has(file):
     refused(file, rf"observations of {layout.observation} numbers and 99 actions; .* has {layout.observation} and 13")
 
 
-@pytest.mark.parametrize(("key", "what"), [("version", "file format"), ("features", "features")])
+@pytest.mark.parametrize(("key", "what"), [("version", "its file format"), ("features", "what it observes")])
 def test_a_newer_version_is_said(file, key, what):
     rewritten(file, **{key: 99})
     ours = {"version": VERSION, "features": FEATURES_VERSION}[key]
-    refused(file, f"was made by a newer hetsim: its {what} is version 99, this one knows {ours}")
+    refused(file, f"was made by a newer hetsim: the version of {what} is 99, and this one knows {ours}; update")
     rewritten(file, **{key: 0})
-    refused(file, f"was made by an older hetsim: its {what} is version 0, this one has {ours}; train it again")
+    refused(file, f"was made by an older hetsim: the version of {what} is 0, and this one has {ours}; train it again")
     assert FEATURES_VERSION == 1
 
 
@@ -625,3 +625,48 @@ def test_the_table_of_the_documentation_is_what_comes_out(held_out):
         for written, value in zip(found.groups(), (interval.mean, interval.high - interval.mean), strict=True):
             decimals = len(written.partition(".")[2])
             assert abs(float(written) - value) <= 0.55 * 10**-decimals, (label, written, value)
+
+
+# Sentences about files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": "x"}, 'the version of its file format is a whole number, not "x"'),
+        ({"version": True}, "the version of its file format is a whole number, not true"),
+        ({"features": None}, "the version of what it observes is a whole number, not null"),
+        ({"agent": ["x"]}, r'its agent is a name, not \["x"\]'),
+        ({"training": 5}, "not the numbers and names that they have to be"),
+        ({"window": "many"}, "not the numbers and names that they have to be"),
+    ],
+)
+def test_metadata_of_another_kind_are_a_sentence(file, changes, said):
+    rewritten(file, **changes)
+    refused(file, f"is damaged: .*{said}")
+
+
+def test_metadata_that_lack_something_are_a_sentence(file):
+    with np.load(file, allow_pickle=False) as archive:
+        parts = dict(archive)
+    about = json.loads(bytes(parts["about"]))
+    del about["scale"]
+    np.savez(file, **parts | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+    refused(file, "is damaged: it does not say its scale")
+
+
+def test_an_array_too_many_is_named(file):
+    with np.load(file, allow_pickle=False) as archive:
+        parts = dict(archive)
+    np.savez(file, **parts, extra=np.zeros(3, np.float32))
+    refused(file, 'is damaged: .* there is one named "extra"')
+
+
+def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    """heft plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
+    monkeypatch.setattr("policies.learning.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(ScenarioError, match="heft plans tasks of one core or one whole GPU"):
+        sim.train("learned-affinity", steps=100, baselines=["fcfs", "heft"], out=tmp_path / "p.npz")
+    with pytest.raises(UnknownName, match='did you mean "slowdown_mean"'):
+        sim.train(SMALL, steps=100, metrics=["slowdown_meen"])
+    assert not list(tmp_path.iterdir())

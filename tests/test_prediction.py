@@ -315,3 +315,106 @@ def test_the_peak_of_a_series_is_within_its_lead():
         peaks.append(series.peak > 4)
     # After interval k those up to k + 4 are looked at, and the sixth of ten has the load.
     assert peaks[10:20] == [k + 1 <= 5 <= k + 4 for k in range(10)]
+
+
+# Weeks, and weights that are per time ---------------------------------------------------------------------------
+
+
+def office_load(hour, noise=None):
+    """100 on weekdays and 20 at weekends, and a daily wave of 15."""
+    load = (100 if int(hour // 24) % 7 < 5 else 20) + 15 * math.sin(2 * math.pi * (hour % 24) / 24)
+    return load if noise is None else float(noise.poisson(load))
+
+
+def an_hour_ahead(choice, step, noise=None):
+    """Errors over the fourth week."""
+    times = np.arange(0, 4 * WEEK, step)
+    values = [office_load(time / 3600, noise) for time in times.tolist()]
+    return backtest(chosen(choice).make(), times, values, steps=round(3600 / step), skip=len(times) * 3 // 4)
+
+
+@pytest.mark.parametrize("step", [60.0, 3600.0])
+def test_a_week_is_learnt_with_the_parameters_that_are_the_default(step):
+    week, day, last = (
+        an_hour_ahead(choice, step)
+        for choice in ({"name": "holt_winters", "week": "168 h"}, "holt_winters", "last_value")
+    )
+    assert week.mape < 0.005 and week.mape < day.mape / 5 and week.mape < last.mape / 5
+    assert week.pinball < day.pinball / 5 and week.pinball < last.pinball / 5
+
+
+def test_a_week_is_worth_it_with_noise_too():
+    """Poisson noise, every 10 minutes; paired over six series at 99 %."""
+    better = {"day": [], "last": []}
+    for seed in range(6):
+        week, day, last = (
+            an_hour_ahead(choice, 600.0, np.random.default_rng(seed)).pinball
+            for choice in ({"name": "holt_winters", "week": "168 h"}, "holt_winters", "last_value")
+        )
+        better["day"].append(day / week - 1)
+        better["last"].append(last / week - 1)
+    for gains in better.values():
+        assert student_interval(np.array(gains), 0.99).low > 0.1
+
+
+def test_the_first_week_sets_level_day_and_week():
+    """Exactly: the load is their sum, and a week that began on a Wednesday morning is as good as any."""
+    first = 2 * DAY + 9 * 3600
+    times = np.arange(first, first + WEEK + 1, 900.0)
+    predictor = HoltWinters(week=WEEK)
+    for time in times.tolist():
+        predictor.observe(time, (100 if int(time // DAY) % 7 < 5 else 20) + 30 * (time % DAY >= DAY / 2))
+    assert predictor.level == pytest.approx((5 * 100 + 2 * 20) / 7 + 15)
+    ahead = np.arange(900.0, WEEK, 900.0)
+    expected = [
+        (100 if int((times[-1] + h) // DAY) % 7 < 5 else 20) + 30 * ((times[-1] + h) % DAY >= DAY / 2) for h in ahead
+    ]
+    assert [predictor.forecast(h) for h in ahead.tolist()] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("step", [5.0, 25.0, 50.0, 100.0])
+def test_weights_are_those_of_a_slot_however_often_is_measured(step):
+    """After a season of 0 the load is 8: a slot later the level has gone by alpha, whatever the interval."""
+    predictor = HoltWinters(season=1000.0, slot=100.0, alpha=0.4, gamma=0.0)
+    for time in np.arange(0.0, 1000.0, step).tolist():
+        predictor.observe(time, 0.0)
+    for time in np.arange(1000.0, 1100.0, step).tolist():
+        predictor.observe(time, 8.0)
+    assert predictor.level == pytest.approx(0.4 * 8)
+    day = HoltWinters(season=1000.0, slot=100.0, alpha=0.0, gamma=0.4)
+    for time in np.arange(0.0, 1100.0, step).tolist():
+        day.observe(time, 8.0 * (time >= 1000))
+    assert day.day[0] == pytest.approx(0.4 * 8)
+
+
+# What means nothing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trust": 0}, "trust is a number of jobs above 0"),
+        ({"trust": math.inf}, "trust is a number of jobs above 0"),
+        ({"decay": 1.5}, "decay is the weight of the history"),
+        ({"default": -1.0}, "default is a time"),
+        ({"quantile": math.nan}, "a quantile lies between 0 and 1, nan does not"),
+        ({"quantile": 2.0}, "a quantile lies between 0 and 1"),
+        ({"window": 0}, "window is a number of durations from 1 on, not 0"),
+        ({"window": 2.5}, "window is a number of durations"),
+    ],
+)
+def test_a_history_of_durations_refuses_what_means_nothing(given, said):
+    with pytest.raises(ValueError, match=said):
+        DurationHistory(**given)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("time", [-1e-3, -1e6, -1e300])
+def test_nothing_is_observed_before_the_start(name, time):
+    with pytest.raises(UsageError, match="from time 0 on"):
+        PREDICTORS[name](**SMALL[name]).observe(time, 1.0)
+
+
+def test_a_memory_lasts():
+    with pytest.raises(ValueError, match="memory is a time above 0"):
+        Ewma(0.0)

@@ -195,3 +195,15 @@ def test_how_it_is_shown():
     found = tune(SMALL, ADMIT, over={"limit": [1, 9]}, first=2, final=3)
     assert "Best of 3 settings" in repr(found)
     assert "<table" in found._repr_html_()
+
+
+def test_the_present_setting_is_tried_once_where_the_values_name_it():
+    """Written out or not, and as a default that nobody has written."""
+    for policy, over, count in ((Blend, {"share": [0.0, 0.2]}, 2), (Blend, {"share": [0, 0.2]}, 2),
+                                (ADMIT, {"limit": [30, 1, 2]}, 3), ("sjf", {"discipline": ["block", "skip"]}, 2),
+                                (ADMIT, {"workload.0.count": [40, 30]}, 2)):  # fmt: skip
+        found = tune(SMALL, policy, over=over, first=2, final=3)
+        assert len(found.settings) == count and f"Best of {count} settings" in found.sentences[0]
+        assert [bool(one.values) for one in found.settings] == [True] * (count - 1) + [False]
+        seen = [one.seen for one in found.settings]
+        assert len(seen) == count and all(seen)

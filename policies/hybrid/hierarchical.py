@@ -28,7 +28,7 @@ from collections.abc import Generator, Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from policies.hybrid.groups import Entry, Group, Grouping, Kind, make_groups, seconds_of
 from policies.hybrid.nesting import check_nested
@@ -57,12 +57,24 @@ SMOOTH = 0.5
 """Weight of the last epoch in the observed rate of arrivals."""
 RARE = 0.01
 """Arrivals an epoch below which a class is taken to come no more."""
+SHORTEST_EPOCH = 1.0
+"""In seconds, in a scenario: a plan is made in each, and a day has 86,400 of these."""
+
+
+def lasting(epoch: float) -> float:
+    """An epoch of a scenario that is long enough; ValueError with a sentence otherwise."""
+    if epoch < SHORTEST_EPOCH:
+        raise ValueError(
+            f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
+            "minutes are usual"
+        )
+    return epoch
 
 
 class Hierarchical(Scheduler):
     """A plan of quotas over groups, made anew every epoch, and a scheduler in each group.
 
-    epoch: seconds from plan to plan.
+    epoch: seconds from plan to plan, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
     inner: the scheduler in each group, by name or as a mapping with its parameters: a list order, or one that chooses
         a line for each task (eft, dmda, ...); none given: fcfs that skips what does not fit.
@@ -72,7 +84,7 @@ class Hierarchical(Scheduler):
 
     def __init__(
         self,
-        epoch: Annotated[Seconds, Field(gt=0)] = 600.0,
+        epoch: Annotated[Seconds, Field(gt=0), AfterValidator(lasting)] = 600.0,
         planner: Planner = "lp",
         inner: Scheduler | None = None,
         groups: Literal["type", "node", "rack"] | Annotated[int, Field(ge=1, strict=True)] = "type",

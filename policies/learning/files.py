@@ -135,20 +135,34 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     if not known:
         raise wrong("is an .npz archive, but no learned policy (hetsim train)")
     try:
-        newer = (about["version"], VERSION, "file format"), (about["features"], FEATURES_VERSION, "features")
+        newer = (
+            (about["version"], VERSION, "its file format"),
+            (about["features"], FEATURES_VERSION, "what it observes"),
+        )
         for theirs, ours, what in newer:
+            if isinstance(theirs, bool) or not isinstance(theirs, int):
+                raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
             if theirs > ours:
-                raise wrong(f"was made by a newer hetsim: its {what} is version {theirs}, this one knows {ours}")
+                text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
+                raise wrong(f"{text}; update hetsim, or train it again")
             if theirs < ours:
-                text = f"was made by an older hetsim: its {what} is version {theirs}, this one has {ours}"
+                text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
                 raise wrong(f"{text}; train it again")
         layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
         scale = float(about["scale"])
-        arrays = [parts[f"array{number}"] for number in range(len(parts) - 1)]
+        expected = [f"array{number}" for number in range(len(parts) - 1)]
+        for name in parts:
+            if name != "about" and name not in expected:
+                raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
+        arrays = [parts[name] for name in expected]
+        if not isinstance(about["agent"], str):
+            raise wrong(f"is damaged: its agent is a name, not {shown(about['agent'])}")
         training = dict(about["training"])
         said = int(about["observation"]), int(about["actions"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise wrong(f"is damaged: {error}") from None
+    except KeyError as error:
+        raise wrong(f"is damaged: it does not say its {error.args[0]}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise wrong("is damaged: what it says of itself are not the numbers and names that they have to be") from None
     if layout.decides not in DECIDES:
         raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
     if not 1 <= layout.window <= MOST_WINDOW:
@@ -164,8 +178,13 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong("is damaged: its arrays are no network")
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
-    agent = str(about["agent"])
-    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, agent, training, layout.decides)
+    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides)
+
+
+def shown(value: Any) -> str:
+    """What a file says, cut short."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:

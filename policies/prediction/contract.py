@@ -29,6 +29,8 @@ class Predictor:
         """The series had this value at this time.  Cost: that of the method, given there."""
         if not (math.isfinite(time) and math.isfinite(value)):
             raise UsageError(f"a predictor observes finite numbers, not {value} at t = {time}")
+        if time < 0:
+            raise UsageError(f"a predictor observes from time 0 on, not at t = {time:g} s")
         if not time > self.time:
             raise UsageError(f"a predictor observes in the order of time: t = {time:g} s came after {self.time:g} s")
         if self.seen:

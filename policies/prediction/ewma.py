@@ -21,6 +21,8 @@ class Ewma(Predictor):
     """The mean of the last `memory` seconds or so."""
 
     def __init__(self, memory: Annotated[Seconds, Field(gt=0)] = 600.0):
+        if not memory > 0:
+            raise ValueError(f"memory is a time above 0, not {memory:g} s")
         super().__init__()
         self._values, self._weights = FadingSum(memory), FadingSum(memory)
 

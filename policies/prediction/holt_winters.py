@@ -8,13 +8,17 @@ Additive exponential smoothing with one season or two: an observation y at a tim
     week[w] toward  y - level - day[k]               by delta
 
 and the forecast is level + trend × horizon + day + week at the time asked for.  Time is cut into slots, in each of
-which the season adds the same.
+which the season adds the same.  The weights are those of a whole slot of observations (of `week_slot` for delta): one
+that stands for a part f of a slot counts 1 - (1 - weight)^f.  So it hardly matters how often is measured, and with one
+observation a slot this is the method as books have it.
 Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
 Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).
 Fall-back: until a whole season has been observed the mean of the last hour or so (`ewma`); the first season sets the
-level and the day, and what is left over in the first week begins the week.
-Weakness: seasons that add do not grow with the level; a day unlike the others is forecast as one of them.
-Cost: O(1) an observation; memory of one number a slot.
+level and the day.  Until a whole week has been observed there is no second season; then its mean is the level, the
+mean of its days the day, and what remains the week.
+Weakness: seasons that add do not grow with the level; a day unlike the others is forecast as one of them; a slot in
+which nothing was ever observed, as where it is shorter than the interval, is forecast without its season.
+Cost: O(1) an observation; memory of one number a slot, and during the first week of one for each pair of slots met.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from sim.model.units import Seconds
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
+Cells = dict[tuple[int, int], tuple[int, float]]
+"""By slots of day and week: how many observations there were, and their sum."""
+
 MOST_SLOTS = 1_000_000
 """Of a season: more are a mistake in a unit, and would be learnt from nothing."""
 
@@ -38,7 +45,7 @@ class HoltWinters(Predictor):
 
     season: seconds after which the pattern repeats; week: those of a second, longer season; none: there is none.
     slot, week_slot: seconds in which the season, and the second one, add the same.
-    alpha, beta, gamma, delta: weights of an observation in level, trend, day and week.  beta 0: no trend.
+    alpha, beta, gamma, delta: weights of one slot's observations in level, trend, day and week.  beta 0: no trend.
     """
 
     def __init__(
@@ -47,10 +54,10 @@ class HoltWinters(Predictor):
         week: Annotated[Seconds, Field(gt=0)] | None = None,
         slot: Annotated[Seconds, Field(gt=0)] = 900.0,
         week_slot: Annotated[Seconds, Field(gt=0)] = 7200.0,
-        alpha: Weight = 0.02,
+        alpha: Weight = 0.26,
         beta: Weight = 0.0,
-        gamma: Weight = 0.1,
-        delta: Weight = 0.1,
+        gamma: Weight = 0.3,
+        delta: Weight = 0.3,
     ):
         super().__init__()
         if season < 2 * slot:
@@ -70,9 +77,8 @@ class HoltWinters(Predictor):
         self._first = 0.0
         self._young: Ewma | None = Ewma(3600.0)
         """Forecasts during the first season."""
-        self._sums = [(0, 0.0)] * len(self.day)
-        self._left_over: list[tuple[int, float]] | None = [(0, 0.0)] * len(self.of_week) if week else None
-        """Counts and sums by slot during the first week."""
+        self._first_day: Cells | None = {}
+        self._first_week: Cells | None = None if week is None else {}
 
     @property
     def own(self) -> bool:
@@ -82,49 +88,58 @@ class HoltWinters(Predictor):
         if self.seen == 1:
             self._first = time
         passed = time - self._first
-        if self._young is not None and passed >= self.season * (1 - 1e-9):
-            self._begin()
-        if self._left_over is not None and self.week is not None and passed >= self.week * (1 - 1e-9):
-            self.of_week = _means(self._left_over)
-            self._left_over = None
-        if self._young is not None:
-            self._young.observe(time, value)
-            _note(self._sums, _slot(time, self.season, self.slot), value)
+        if self._first_day is not None and passed >= self.season * (1 - 1e-9):
+            self._begin(self._first_day)
+            self._young, self._first_day = None, None
+        if self._first_week is not None and self.week is not None and passed >= self.week * (1 - 1e-9):
+            self._begin(self._first_week)
+            self._first_week = None
+        k, w = self._slots_at(time)
+        if self._first_week is not None:
+            _note(self._first_week, k, w, value)
+        if self._young is None:
+            self._smooth(k, w, value)
         else:
-            self._smooth(time, value)
+            self._young.observe(time, value)
+            if self._first_day is not None:
+                _note(self._first_day, k, 0, value)
 
-    def _begin(self) -> None:
-        """The first season is over: its mean is the level, what its slots add to that the day."""
-        means = [total / count for count, total in self._sums if count]
-        self.level = sum(means) / len(means)
-        self.day = [mean - self.level for mean in _means(self._sums, self.level)]
-        self._young, self._sums = None, []
+    def _slots_at(self, time: float) -> tuple[int, int]:
+        """Of the day, and of the week; 0 where there is none."""
+        k = int(time % self.season / self.slot)
+        return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
-    def _smooth(self, time: float, value: float) -> None:
-        k = _slot(time, self.season, self.slot)
-        w = None if self.week is None else _slot(time, self.week, self.week_slot)
-        added = 0.0 if w is None else self.of_week[w]
+    def _begin(self, cells: Cells) -> None:
+        """The first season, or week, is over: its mean is the level, what its slots add to that the seasons.
+
+        Every pair of slots counts the same, however often it was observed.
+        """
+        found = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
+        self.level = sum(mean for _, _, mean in found) / len(found)
+        self.day = _means([(k, mean - self.level) for k, _, mean in found], len(self.day))
+        if cells is self._first_week:
+            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in found]
+            self.of_week = _means(rest, len(self.of_week))
+
+    def _smooth(self, k: int, w: int, value: float) -> None:
+        passed = self.gap / self.slot
+        added = 0.0 if self.week is None else self.of_week[w]
         before = self.level
         expected = before + self.trend * self.gap
-        if w is not None and self._left_over is not None:
-            _note(self._left_over, w, value - before - self.day[k])
-        self.level = expected + self.alpha * (value - self.day[k] - added - expected)
+        self.level = expected + _part(self.alpha, passed) * (value - self.day[k] - added - expected)
         if self.beta:
-            self.trend += self.beta * ((self.level - before) / self.gap - self.trend)
-        self.day[k] += self.gamma * (value - self.level - added - self.day[k])
-        if w is not None and self._left_over is None:
-            self.of_week[w] += self.delta * (value - self.level - self.day[k] - self.of_week[w])
+            self.trend += _part(self.beta, passed) * ((self.level - before) / self.gap - self.trend)
+        self.day[k] += _part(self.gamma, min(1.0, passed)) * (value - self.level - added - self.day[k])
+        if self.week is not None and self._first_week is None:
+            part = _part(self.delta, min(1.0, self.gap / self.week_slot))
+            self.of_week[w] += part * (value - self.level - self.day[k] - self.of_week[w])
 
     def _expect(self, horizon: float) -> float:
         if self._young is not None:
             return self._young.forecast(horizon)
-        time = self.time + horizon
-        found = self.level + self.trend * horizon + self.day[_slot(time, self.season, self.slot)]
-        return found if self.week is None else found + self.of_week[_slot(time, self.week, self.week_slot)]
-
-
-def _slot(time: float, season: float, slot: float) -> int:
-    return int(time % season / slot)
+        k, w = self._slots_at(self.time + horizon)
+        found = self.level + self.trend * horizon + self.day[k]
+        return found if self.week is None else found + self.of_week[w]
 
 
 def _slots(season: float, slot: float) -> int:
@@ -132,10 +147,20 @@ def _slots(season: float, slot: float) -> int:
     return int(season / slot) + 1
 
 
-def _note(sums: list[tuple[int, float]], position: int, value: float) -> None:
-    count, total = sums[position]
-    sums[position] = count + 1, total + value
+def _part(weight: float, slots: float) -> float:
+    """The weight of observations that stand for so many slots."""
+    return 1.0 - (1.0 - weight) ** slots
 
 
-def _means(sums: list[tuple[int, float]], empty: float = 0.0) -> list[float]:
-    return [total / count if count else empty for count, total in sums]
+def _note(cells: Cells, k: int, w: int, value: float) -> None:
+    count, total = cells.get((k, w), (0, 0.0))
+    cells[k, w] = count + 1, total + value
+
+
+def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
+    """The mean by slot; 0 where there is none."""
+    counts, sums = [0] * slots, [0.0] * slots
+    for slot, value in values:
+        counts[slot] += 1
+        sums[slot] += value
+    return [total / count if count else 0.0 for count, total in zip(counts, sums, strict=True)]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
               help="Decisions to learn from.")  # fmt: skip
 @click.option("--reward", metavar="NAME",
               help="What to earn: response, slowdown, goodput, energy, value, or weights such as "
-              "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; goodput of admission]")  # fmt: skip
+              "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; goodput of admission, "
+              "or value where no task has a deadline]")  # fmt: skip
 @click.option("--window", type=Whole(min=1, max=1000), default=16, show_default=True, metavar="N",
               help="Waiting tasks that are shown, by arrival.")  # fmt: skip
 @click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",

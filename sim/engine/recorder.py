@@ -120,6 +120,10 @@ class Recorder:
             self.batched = True
         return len(rows["launch"]) - 1
 
+    def energy_of_launches(self, first: int) -> array:
+        """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
+        return self._launches["energy"][first:]
+
     def batch(self, launch: Any, outcome: int, times: tuple[float, ...], busy: float, energy: float) -> None:
         """A row for a launch of requests that went the short way; the rows of its requests follow from it."""
         requests = launch.requests

@@ -180,6 +180,7 @@ class Episodes:
         simulation = self.simulation
         assert simulation is not None
         self.record = simulation.finish()
+        self.reward.close(self.record)
         open_ends = simulation.ended < len(simulation.tasks) and self.record.end >= simulation.input.horizon
         self.truncated, self.terminated = open_ends, not open_ends
         self._look()

@@ -19,6 +19,9 @@ from sim.policy.window import LIMIT
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
 
+OPTIONS = ("replication",)
+"""What `reset` takes besides a seed."""
+
 
 class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
     """Place one of the first `window` waiting tasks on a type of device, or wait (`hetsim/Scheduling-v0`).
@@ -26,14 +29,15 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
         admission policy is.
     window: waiting tasks shown, by arrival.
-    reward: response, slowdown, goodput or energy (`sim.env.rewards`), or a mapping of such names to weights.
+    reward: response, slowdown, goodput, energy or value (`sim.env.rewards`), or a mapping of such names to weights.
     scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
 
     `reset(seed=s)` begins the run that `sim.run(scenario, seed=s)` would be, and the resets after it its further
     replications; `options={"replication": r}` names one.  Without any seed it is the scenario's own.
-    `action_masks()`, and `info["action_mask"]`, say which actions are possible; another one waits, or where that is
-    not possible takes the first that is.  An episode is terminated when every task has ended, and truncated when the
-    scenario's horizon comes before that.  After it `result` has the tables.
+    `action_masks()` (bool), and `info["action_mask"]` (int8, as `action_space.sample` wants it), say which actions are
+    possible; another one waits, or where that is not possible takes the first that is.  An episode is terminated when
+    every task has ended, and truncated when the scenario's horizon comes before that.  After it `result` has the
+    tables.  `observation_names` names the entries of an observation.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -63,6 +67,9 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
         super().reset(seed=seed)
         if seed is not None:
             self._load_seed, self._replication = seed, -1
+        for key in options or {}:
+            if key != "replication":
+                raise UsageError(f'reset has no option "{key}"; there is {", ".join(OPTIONS)}')
         replication = (options or {}).get("replication", self._replication + 1)
         if isinstance(replication, bool) or not isinstance(replication, int | np.integer) or replication < 0:
             raise UsageError(f"replication is a whole number from 0, not {replication!r}")
@@ -73,20 +80,34 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Carry out an action."""
         episodes = self.episodes
-        reward = episodes.step(int(action))
+        reward = episodes.step(whole(action))
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def action_masks(self) -> np.ndarray:
         """Which actions are possible now."""
         return self.episodes.mask
 
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What each entry of an observation is: `task 0: waited`, `task 0 on a100: fits`, ..."""
+        return self.episodes.layout.names
+
     def _info(self) -> dict[str, Any]:
-        return {"action_mask": self.episodes.mask, "now": self.episodes.now}
+        return {"action_mask": self.episodes.mask.astype(np.int8), "now": self.episodes.now}
 
     @property
     def result(self) -> Any:
         """The tables of the run, once the episode is over."""
         return self.episodes.result
+
+
+def whole(action: Any) -> int:
+    """An action as an integer; UsageError for anything else."""
+    if isinstance(action, np.ndarray) and action.ndim == 0:
+        action = action.item()
+    if isinstance(action, bool) or not isinstance(action, int | np.integer):
+        raise UsageError(f"an action is a whole number, not {action!r}")
+    return int(action)
 
 
 class AdmissionEnv(SchedulingEnv):

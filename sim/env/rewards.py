@@ -3,8 +3,8 @@
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
 goodput     one for each task that completes by its deadline, or has none
-energy      minus the joules: idle power of all devices, and (busy - idle) of those that computed, at full speed,
-            counted when a task ends
+energy      minus the joules that all devices drew, as the engine counts them: idle and asleep, for work and for work
+            that was lost; the sum is minus the energy_j of the devices, a warm-up included
 value       as goodput, each task counted with its weight
 
 A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
@@ -17,8 +17,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sim.engine.launch import COMPUTE
 from sim.errors import UnknownName, UsageError
-from sim.model.tasks import Task
+from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
+from sim.model.record import Record
+from sim.model.tasks import Mode, Task
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
@@ -47,6 +50,9 @@ class Reward:
 
     def left(self, task: Task) -> None:
         """A task has ended otherwise."""
+
+    def close(self, record: Record) -> None:
+        """The run is over: `take` is called once more at most."""
 
     def take(self, now: float) -> float:
         """The reward since the last call."""
@@ -169,25 +175,94 @@ class Value(Goodput):
 
 
 class Energy(Reward):
-    """Minus the joules."""
+    """Minus the joules: of devices that do nothing by the log of their states, of launches by the engine's books.
+
+    Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
+    """
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
         cluster = simulation.input.cluster
-        self.idle = math.fsum(kind.power.idle * cluster.count(name) for name, kind in cluster.types.items())
-        self.since = self.spent = 0.0
-        self._power: dict[int, float] = {}
+        cores = [cluster.nodes[device.node].cpus if device.type.kind == "cpu" else 1 for device in cluster.devices]
+        powers = [device.type.power for device in cluster.devices]
+        idle = [power.idle * count for power, count in zip(powers, cores, strict=True)]
+        asleep = [power.sleep * count for power, count in zip(powers, cores, strict=True)]
+        self._watts = {UP: idle, WAKING: idle, ASLEEP: asleep, DOWN: [0.0] * len(powers)}
+        self._states = DeviceStates(cluster)
+        self._last = list(self._states.of)
+        self.power = math.fsum(idle)
+        """Of all devices together if they do nothing."""
+        self._noted: Any = None
+        """The last change of a device that counts so far."""
+        self._rows = 0
+        """Launches that the engine has written down and that count so far."""
+        self._since = self._resting = self._ended = self._told = 0.0
+        self._total = math.nan
 
     def completed(self, task: Task) -> None:
-        simulation = self.simulation
-        mode = task.modes[simulation.recorder.mode[task.index]]
-        power = mode.type.power
-        self.spent += (power.busy - power.idle) * simulation.view.attained(task)
+        recorder, row = self.simulation.recorder, task.index
+        if not recorder.staged(row):  # it only computed, and no launch is written down
+            mode = task.modes[recorder.mode[row]]
+            self._ended += (recorder.finish[row] - recorder.start[row]) * mode.width * _dynamic(mode)
+
+    def close(self, record: Record) -> None:
+        from sim.results.modes import ModeTable
+        from sim.results.usage import usage
+
+        use = usage(record, ModeTable(record.input.tasks, record.input.cluster), 0.0, record.end)
+        self._total = float((use.dynamic + use.wasted + use.idle + use.sleep).sum())
 
     def take(self, now: float) -> float:
-        spent = self.spent + self.idle * (now - self.since)
-        self.since, self.spent = now, 0.0
+        if math.isnan(self._total):
+            self._rest(now)
+            self._write()
+            total = self._resting + self._ended + self._running(now)
+        else:
+            total = self._total
+        spent, self._told = total - self._told, total
         return -spent
+
+    def _rest(self, now: float) -> None:
+        """Bring what devices drew for doing nothing to the present."""
+        new = []
+        for entry in reversed(self.simulation.recorder.device_log):
+            if entry is self._noted:
+                break
+            if entry[2] != "awake":  # the end of a waking changes nothing here, and may be taken back
+                new.append(entry)
+        for entry in reversed(new):
+            time, index, what, _ = entry
+            self._resting += self.power * (time - self._since)
+            self._since, self._noted = time, entry
+            for device in self._states.change(index, what):
+                self.power -= self._watts[self._last[device]][device]
+                self._last[device] = self._states.of[device]
+                self.power += self._watts[self._last[device]][device]
+        self._resting += self.power * (now - self._since)
+        self._since = now
+
+    def _write(self) -> None:
+        """Count the launches that were written down since the last call: joules above idle."""
+        energy = self.simulation.recorder.energy_of_launches(self._rows)
+        self._rows += len(energy)
+        self._ended += math.fsum(energy)
+
+    def _running(self, now: float) -> float:
+        """Those of launches under way, so far."""
+        found = 0.0
+        for launch in self.simulation.running.values():
+            stages = launch.stages
+            if stages is None:
+                mode = launch.placement.mode
+                found += (now - launch.decided) * mode.width * _dynamic(mode)
+            else:
+                found += stages.energy + (stages.watts * (now - launch.updated) if launch.stage == COMPUTE else 0.0)
+        return found
+
+
+def _dynamic(mode: Mode) -> float:
+    """Watts above idle of a device, or core, that computes."""
+    return mode.type.power.busy - mode.type.power.idle
 
 
 class Weighted(Reward):
@@ -216,6 +291,10 @@ class Weighted(Reward):
     def left(self, task: Task) -> None:
         for _, part in self.parts:
             part.left(task)
+
+    def close(self, record: Record) -> None:
+        for _, part in self.parts:
+            part.close(record)
 
     def take(self, now: float) -> float:
         return sum(weight * part.take(now) for weight, part in self.parts)

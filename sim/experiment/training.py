@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import registry
+from sim.engine.simulation import Simulation
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
 from sim.env.rewards import RewardLike, check_reward
@@ -26,6 +27,7 @@ from sim.experiment.policies import PolicyLike, named_policies
 from sim.experiment.progress import Progress
 from sim.experiment.run import prepare
 from sim.policy.window import ADMISSION, DECIDES, SCHEDULING
+from sim.results.metrics import metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +50,7 @@ MEASURED = {
 """The metric of the tables that each reward is for."""
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
-"""Unless another is named."""
+"""Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
 BASELINES = ("fcfs", "random", "sjf")
 """Of scheduling; of admission see `sim.experiment.admission_baselines`."""
 MOST_STEPS = 100_000_000
@@ -108,7 +110,8 @@ def train(
         scenario's own scheduler).
     agent: dqn, reinforce, or ppo (which needs the extra `learning`).
     steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
-    window, reward: as in `sim.env`.  settings: of the agent, in place of its own ({"rate": 0.001}).
+    window, reward: as in `sim.env`; unless named, that of admission is `value` where no task has a deadline.
+    settings: of the agent, in place of its own ({"rate": 0.001}).
     baselines: policies to compare with, as in `compare`, over the scenario's replications unless told; none: ().
         Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
     metrics: those compared; without them that of the reward.
@@ -130,9 +133,13 @@ def train(
         given = None if baselines is None else with_admissions(loaded, baselines)
     else:
         given = named_policies(BASELINES if baselines is None else baselines)
+    metrics = list(metrics)
+    for name in metrics:
+        metric(name)
     for value in (given or {}).values():
-        prepare(loaded, value).build()  # what is wrong with one is said before anything is trained
-    parts = check_reward(REWARD[decides] if reward is None else reward)
+        # What is wrong with one is said before anything is trained; planners find it when they plan.
+        Simulation(prepare(loaded, value).build())
+    parts = check_reward(_usual_reward(loaded, decides) if reward is None else reward)
     practice = Practice(loaded, window, parts, seed, steps, progress, decides)
     network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
@@ -150,7 +157,7 @@ def train(
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
     if not others:
         return Training(policy, practice.table(), beside, None, {})
-    figures = list(metrics) or [MEASURED[name] for name in parts]
+    figures = metrics or [MEASURED[name] for name in parts]
     comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
 
@@ -161,6 +168,15 @@ def _refuse_others(scenario: Scenario) -> None:
 
     run = scenario.build()
     registry.load_object("policies.learning.learned_admission:refuse_others")(PlanProblem(run.tasks, run.cluster))
+
+
+def _usual_reward(scenario: Scenario, decides: str) -> str:
+    """What is earned unless something else is named."""
+    if decides == ADMISSION:
+        deadline = scenario.build().tasks.deadline
+        if deadline is None or not np.isfinite(deadline).any():
+            return "value"
+    return REWARD[decides]
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:

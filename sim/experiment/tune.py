@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import registry
-from sim.errors import UsageError, suggestion
+from sim.errors import ScenarioError, UsageError, suggestion
 from sim.experiment.cache import Hashes, Store
 from sim.experiment.jobs import Outcome, Watch
 from sim.experiment.policies import PolicyLike
@@ -32,7 +32,7 @@ from sim.experiment.sweep_points import Row, check_all, is_sampled, rows
 from sim.experiment.sweep_runs import Job, Setup
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.tuning import Setting, Tuning
-from sim.scenario.policy_schema import PARTS, policy_parameters
+from sim.scenario.policy_schema import PARTS, Policies, PolicySpec, policy_parameters
 from sim.scenario.schema import ScenarioModel
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def tune(
     if metric in NO_DIRECTION:
         raise UsageError(f"neither more nor less {metric} is better: choose another metric")
     if first < 2 or final < 3:
-        raise UsageError(
-            f"a choice takes at least 2 replications and an interval at least 3, not {first} and {final}"
-        )
+        raise UsageError(f"a choice takes at least 2 replications and an interval at least 3, not {first} and {final}")
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     if not over:
@@ -103,9 +101,8 @@ def tune(
     sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")
     n = SETTINGS if n is None and sample != "grid" else n
     _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
-    # Whole numbers may be drawn twice.  The last is what is there now.
-    given = list({repr(row.overrides): row for row in given}.values())
-    given.append(Row(len(given), {}, None, {}))
+    given = _different(base, given)  # whole numbers may be drawn twice
+    given.append(Row(len(given), {}, None, {}))  # what is there now
     race = _Race(base, given, metric, seed, check)
     hired = hiring(workers, dask, executor)
     store = Store(cache_folder(cache), [metric], fresh)
@@ -127,6 +124,38 @@ def tune(
         metric, confidence, settings, best, ours, present, used, chosen.raw["policy"], base.name,
         base.model.seed if seed is None else seed,
     )  # fmt: skip
+
+
+def _different(base: Scenario, given: Iterable[Row]) -> list[Row]:
+    """One row of each that mean the same, and none that means what is there now, if any other is left."""
+    found: dict[str, Row] = {}
+    for row in given:
+        try:
+            meant = _meaning(base.with_overrides(row.overrides))
+        except ScenarioError:  # which is told later, with the row's number
+            meant = repr(row.overrides)
+        found.setdefault(meant, row)
+    now = _meaning(base)
+    return [row for meant, row in found.items() if meant != now] or list(found.values())
+
+
+def _meaning(scenario: Scenario) -> str:
+    """What two scenarios have in common that are the same, defaults of policies written out or not."""
+    rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
+    return repr((rest, _whole(scenario.policies)))
+
+
+def _whole(value: Any) -> Any:
+    """Policies as their names and all of their parameters."""
+    if isinstance(value, PolicySpec):
+        known = policy_parameters(value.kind, registry.policy(value.kind, value.name))
+        parameters = {key: value.parameters.get(key, one.default) for key, one in known.items()}
+        return value.kind, value.name, {key: _whole(one) for key, one in parameters.items()}
+    if isinstance(value, Policies):
+        return [_whole(one) for one in vars(value).values()]
+    if isinstance(value, Mapping):
+        return {key: _whole(one) for key, one in value.items()}
+    return value
 
 
 class _Race:

@@ -43,6 +43,41 @@ DEVICE = ("free", "wanted", "backlog", "soonest")
 WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
 ASKED = ("value",)
 
+MEANINGS = {
+    "TASK": {
+        "present": ("1 where a task is shown in this place; 0, as all that follows of it, where none is", "0 or 1"),
+        "waited": ("log(1 + time since it arrived / scale)", "0 to 10"),
+        "shortest": ("log(T / scale); T: its estimated time in its fastest mode, of what is left", "-10 to 10"),
+        "urgency": ("scale / (scale + T)", "0 to 1"),
+        "due": ("has it a deadline?", "0 or 1"),
+        "slack": ("(time to its deadline / T) / 4 - 1, cut to the range; 1 where it has none", "-1 to 1"),
+        "width": ("devices (GPUs or cores) of its fastest mode / all of that type", "0 to 1"),
+        "rank": ("its place among the tasks shown by T, the shortest being 0, / window", "0 to 1"),
+    },
+    "PAIR": {
+        "possible": ("has the task a mode on this type? 0, as all that follows, where it has none", "0 or 1"),
+        "fits": ("could it start there now?", "0 or 1"),
+        "time": ("log(t / scale); t: its estimated time in its fastest mode there", "-10 to 10"),
+        "penalty": ("log(t / T)", "0 to 10"),
+        "share": ("devices of that mode / all of the type", "0 to 1"),
+    },
+    "DEVICE": {
+        "free": ("free devices (or cores) / all of the type", "0 to 1"),
+        "wanted": ("tasks shown whose fastest mode is on this type / window", "0 to 1"),
+        "backlog": ("log(1 + w / scale); w: device-seconds of those tasks, with the seconds until each running task "
+                    "should end, / devices of the type", "0 to 10"),
+        "soonest": ("log(1 + time until the next running task there should end / scale); 0 where none runs", "0 to 10"),
+    },
+    "WHOLE_SYSTEM": {
+        "waiting": ("log(1 + waiting tasks / window)", "0 to 10"),
+        "beyond": ("the part of them that is not shown", "0 to 1"),
+        "arrivals": ("log(1 + arrivals per `scale` seconds), over about the last 30 × `scale`", "0 to 10"),
+        "completions": ("the same of completions", "0 to 10"),
+    },
+    "ASKED": {"value": ("log of the weight of the task in question", "-10 to 10")},
+}  # fmt: skip
+"""What each entry is, and its range; logarithms are natural, numbers without a unit."""
+
 SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
 """What a policy can learn to decide."""
 
@@ -76,6 +111,16 @@ class Layout:
         kinds = len(self.types)
         asked = len(ASKED) if self.decides == ADMISSION else 0
         return self.window * (len(TASK) + kinds * len(PAIR)) + kinds * len(DEVICE) + len(WHOLE_SYSTEM) + asked
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each entry of an observation is, in order: `task 0: waited`, `task 0 on a100: fits`, `a100: free`."""
+        tasks = range(self.window)
+        found = [f"task {task}: {entry}" for task in tasks for entry in TASK]
+        found += [f"task {task} on {kind}: {entry}" for task in tasks for kind in self.types for entry in PAIR]
+        found += [f"{kind}: {entry}" for kind in self.types for entry in DEVICE]
+        found += [f"whole: {entry}" for entry in WHOLE_SYSTEM]
+        return (*found, *(f"task 0: {entry}" for entry in ASKED if self.decides == ADMISSION))
 
     @property
     def inputs(self) -> int:
