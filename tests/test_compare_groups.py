@@ -18,11 +18,11 @@ from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.tasks import Mode, Shape
 from sim.report.groups import groups_lines
 from sim.report.html import report
-from sim.report.overview import comparison_remarks, headline, remarks
+from sim.report.overview import comparison_lines, comparison_remarks, headline, remarks
 from sim.results import fragmentation, groups, metric_sets
 from sim.results.bounds import area_bound
 from sim.results.compare import compare
-from sim.results.group_differences import difference_cells, differences_of_groups
+from sim.results.group_differences import difference_cells, difference_note, differences_of_groups
 from sim.results.groups import OTHERS, gpus_label, group_values, named_users, table_of_groups, tables_of_groups
 from sim.results.load import least_area, offered_load
 from sim.results.replications import Replications
@@ -583,3 +583,35 @@ def test_the_report_has_differences_of_groups(file, tmp_path):
     assert page.count("Differences to fcfs. ± are 95 % intervals of paired differences") == 3
     row = loaded.differences_by("class", ["wait_mean"]).set_index("class").loc["gang"]
     assert f'data-value="{float(row["difference"])!r}"' in page
+
+
+def test_metrics_that_groups_do_not_have_are_unknown(compared):
+    with pytest.raises(UnknownName, match='unknown metric "nosuch"'):
+        compared.differences_by("gpus", ["wait_mean", "nosuch"])
+    with pytest.raises(UnknownName, match='unknown metric of groups "jain"'):
+        compared.differences_by("gpus", ["jain"])
+    assert compared.differences_by("gpus", []).empty
+
+
+def test_groups_without_a_value_are_told_from_one_run():
+    nan = math.nan
+    both = hand_made_replications({"x": [nan, nan]})
+    undefined = differences_of_groups({"a": both, "b": both}, "class")
+    assert difference_note(undefined, 0.95, single=False).startswith("Nothing can be compared: ")
+    rarely = hand_made_replications({"x": [1.0, nan]})
+    once = differences_of_groups({"a": rarely, "b": hand_made_replications({"x": [2.0, nan]})}, "class")
+    assert difference_note(once, 0.95, single=False) == "What is defined in one run only says nothing about chance."
+    assert difference_note(once, 0.95).startswith("One run of each policy")
+
+
+def test_a_metric_without_a_value_is_told_from_one_run():
+    """No task has a deadline."""
+    for number in (1, 2):
+        found = sim.compare(mix(), ["fcfs", "sjf"], replications=number, metrics=["goodput_fraction"])
+        found = compare(found.runs, ["goodput_fraction"])
+        said = " ".join(comparison_lines(found))
+        where = "in the run of any policy" if number == 1 else "in any run of any policy"
+        assert f"Nothing can be compared: goodput fraction is not defined {where}." in said
+        assert "chance" not in said
+    one = sim.compare(mix(), ["fcfs", "sjf"], metrics=["wait_mean", "goodput_fraction"])
+    assert "One run of each policy says nothing about chance" in " ".join(comparison_lines(one))

@@ -438,3 +438,51 @@ def test_common_random_numbers_make_differences_of_batching_narrow(scenario: str
     independent = apart.values["response_mean"].to_numpy()
     ratio = (serial - independent).var(ddof=1) / (serial - paired).var(ddof=1)
     assert ratio > 5 * stats.f.ppf(0.95, 59, 59), ratio
+
+
+# No warm-up ------------------------------------------------------------------------------------------------------
+
+
+def sparse(rate: str = "10/h") -> dict:
+    """Two minutes in which a few tasks come, or none."""
+    entry = {"name": "q", "arrivals": {"process": "poisson", "rate": rate},
+             "gpu_time": {"distribution": "exponential", "mean": "1 s"}}  # fmt: skip
+    cluster = {"nodes": {"gpus": {"type": "a", "count": 2}}}
+    return {"name": "e", "horizon": "2 min", "warmup": "auto", "replications": 5, "cluster": cluster,
+            "workload": [entry]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [("10/h", r"replication \d+ has no task: make"), ("20/min", r"replication \d+ has \d\d tasks: make")],
+)
+def test_too_few_tasks_for_a_warm_up_are_said(rate: str, said: str):
+    with pytest.raises(UsageError, match=f"warmup: auto takes at least 100 tasks in every replication, and {said}"):
+        sim.run(sparse(rate))
+    with pytest.raises(UsageError, match=said):
+        sim.compare(sparse(rate), ["fcfs", "sjf"])
+    with pytest.raises(UsageError, match=said):
+        sim.size(sparse(rate), "wait_mean < 1 s", "cluster.nodes.0.gpus.count")
+
+
+def test_the_replication_with_the_fewest_tasks_is_named():
+    series = WarmupSeries()
+    for count in (120, 90, 110, 40, 60):
+        series.add(np.arange(count, dtype=float), np.ones(count))
+    with pytest.raises(UsageError, match="replication 3 has 40 tasks"):
+        _ = series.cut
+
+
+def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
+    found = sim.sweep(sparse(), {"workload.q.arrivals.rate": ["10/h", "4/s"]}, policies=["fcfs", "sjf"])
+    table = found.table
+    assert table["status"].tolist() == ["failed", "failed", "done", "done"]
+    assert table["error"].str.contains("warmup: auto takes at least 100 tasks").tolist() == [True, True, False, False]
+
+
+def test_where_nothing_completes_nothing_is_cut_and_that_is_said():
+    long = {"horizon": "10 min", "workload.0.gpu_time": "1 d"}
+    runs = sim.run(queue(warmup="auto", replications=5), overrides=long)
+    assert runs.values["completed"].tolist() == [0] * 5
+    assert [text for text in runs.remarks if "too few tasks completed" in text]
+    assert runs.results[0].warmup == 0

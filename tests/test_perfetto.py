@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import sim
 from sim.cli import main
+from sim.errors import UsageError
 from sim.report.perfetto import write_trace
 from sim.testing import check_trace
 
@@ -186,3 +187,14 @@ def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
     assert spent["prompt"] == pytest.approx(1e6 * (first - record.start[begun]).sum())
     assert spent["answer"] == pytest.approx(1e6 * (finish - first).sum())
     assert len({event["tid"] for event in slices}) < begun.sum() / 2
+
+
+def test_replications_are_not_one_run(tmp_path: Path):
+    runs = sim.run(SHARED, replications=3)
+    path = tmp_path / "run.json"
+    with pytest.raises(UsageError, match=r"a trace is of one run, and these are 3 replications: .*results\[0\]"):
+        write_trace(runs, path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the result of a run, not of a dict"):
+        write_trace({"fcfs": runs}, path)  # type: ignore[arg-type]
+    assert not path.exists()
+    assert check_trace(write_trace(runs.results[0], path)) == []

@@ -208,3 +208,59 @@ def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any
     for help_text in (["--help"], ["size", "--help"]):
         said = " ".join(CliRunner().invoke(main, help_text).stdout.split())
         assert "4 nothing meets the target" in said or "Exit code 4" in said
+
+
+QUICK: dict[str, Any] = {
+    **SERVERS, "horizon": "20 s", "warmup": "0 s",
+    "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 ms", "slo": "1 min",
+                  "count": 5}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "target", ["slo_attainment >= 100%", "slo_attainment ≥ 1", "rejected_fraction <= 0%", "preemptions <= 0"]
+)
+def test_a_target_that_may_be_equalled_is_met_where_every_run_equals_it(target: str):
+    found = sim.size(QUICK, target, COUNT, most=2, replications=2)
+    assert found.size == 1
+    assert found.trials[0].half == 0
+    assert f"{COUNT} = 1 meets {target}: " in found.sentences[0]
+    strictly = target.replace("=", "").replace("≥", ">")
+    missed = sim.size(QUICK, strictly, COUNT, most=2, replications=2)
+    assert missed.size is None
+    assert f"is shown to meet {' '.join(strictly.split())}: " in missed.sentences[0]
+
+
+def test_verdicts_on_the_value_itself():
+    for sign, equal in (("<", MISSED), (">", MISSED), ("<=", MET), (">=", MET)):
+        target = Target.parse(f"wait_mean {sign} 2 s")
+        assert target.judge(2.0, 0.0) == equal
+        assert target.judge(2.0, 0.5) == OPEN
+        near, far = (1.5, 2.5) if target.below else (2.5, 1.5)
+        assert (target.judge(near, 0.5), target.judge(far, 0.5), target.judge(far, 0.0)) == (MET, MISSED, MISSED)
+
+
+def test_equal_values_are_compared_exactly():
+    """The mean of six times 0.1 is rounded; none of the values is below 0.1."""
+    values = np.full(6, 0.1)
+    assert values.mean() != 0.1
+    search = sizing._Search.__new__(sizing._Search)
+    search.key, search.error = "k", 0.05
+    for target in ("wait_mean >= 0.1 s", "wait_mean <= 0.1 s"):
+        search.target = Target.parse(target)
+        assert search._judge(1, values).verdict == MET
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400", "1e300"])
+def test_a_target_is_a_finite_number(number: str):
+    with pytest.raises(UsageError, match=f'"{number}" is not a finite number'):
+        Target.parse(f"preemptions < {number}")
+
+
+def test_what_is_no_size_is_not_searched_over():
+    with pytest.raises(UsageError, match="--over seed: it says which random numbers are drawn"):
+        sim.size(SERVERS, "wait_mean < 1 s", "seed")
+    precise = {**SERVERS, "replications": {"precision": "5%", "metric": "wait_mean", "max": 20}}
+    for scenario, key in ((SERVERS, "replications"), (precise, "replications"), (precise, "replications.max")):
+        with pytest.raises(UsageError, match=f"--over {key}: it says how often"):
+            sim.size(scenario, "wait_mean < 1 s", key)

@@ -439,3 +439,15 @@ def test_the_figures_of_the_description_are_what_comes_out():
             episodes = Played(sim.load("learned-admission", {"policy": policy}), reward=NET)
             values = [episodes.earned(1, number) / len(episodes.record.status) for number in range(20)]
             assert float(re.search(written[name], text)[1]) == pytest.approx(np.mean(values), abs=0.0055), name
+
+
+def test_without_a_deadline_it_is_learned_for_value(judged_seldom):
+    """Of goodput no metric is defined then; of value one is."""
+    free = {**CROWD, "workload": [{key: value for key, value in entry.items() if key != "slo"}
+                                  for entry in CROWD["workload"]]}  # fmt: skip
+    training = sim.train(free, "dqn", 100, decides="admission", window=4, replications=2, baselines=["accept_all"])
+    assert training.policy.training["reward"] == {"value": 1.0}
+    assert training.comparison.metrics == ["value_fraction"]
+    assert training.comparison.table["value_fraction"]["mean"].notna().all()
+    due = sim.train(CROWD, "dqn", 100, decides="admission", window=4, baselines=())
+    assert due.policy.training["reward"] == {"goodput": 1.0}

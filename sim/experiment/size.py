@@ -21,7 +21,7 @@ from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
-from sim.model.units import RATE, TIME, parse, parse_fraction, shown
+from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
 from sim.results.statistics import deviation, student_quantile
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, metric_name, several, units_of
 
@@ -40,17 +40,28 @@ MOST = 4096
 MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
 """Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
 
+NO_SIZES = {
+    "seed": "it says which random numbers are drawn",
+    "replications": "it says how often the scenario is run",
+    "replications.max": "it says how often the scenario is run",
+}
+"""Whole numbers of a scenario that make nothing larger."""
+
 _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or `>`: what the expectation of a replication's value has to be."""
+    """`metric < value`, or another relation: what the expectation of a replication's value has to be.
+
+    `strict`: the value itself does not do (< and >).
+    """
 
     metric: str
     below: bool
     value: float
     text: str
+    strict: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Target:
@@ -59,7 +70,7 @@ class Target:
 
         match = _TARGET.match(text)
         if not match:
-            raise UsageError(f"a target is written METRIC < VALUE or METRIC > VALUE, not {shown(text)}")
+            raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
         name, sign, written = match.groups()
         metric(name)
         try:
@@ -67,14 +78,16 @@ class Target:
         except ValueError as error:
             raise UsageError(f"--target {shown(text)}: {error}") from None
         below = sign in ("<", "<=", "≤")
-        return cls(name, below, value, f"{name} {'<' if below else '>'} {written}")
+        return cls(name, below, value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
 
     def judge(self, mean: float, half: float) -> str:
         """met, missed, or open, by a one-sided half-width."""
         if math.isinf(mean):
             return MET if (mean < 0) == self.below else MISSED
         gap = (self.value - mean) if self.below else (mean - self.value)
-        return MET if gap > 0 and gap >= half else MISSED if gap <= -half else OPEN
+        if gap == 0 == half:  # no spread, on the value itself
+            return MISSED if self.strict else MET
+        return MET if gap >= half else MISSED if gap <= -half else OPEN
 
 
 def _value(text: str, name: str) -> float:
@@ -88,10 +101,13 @@ def _value(text: str, name: str) -> float:
     if units == PERCENT and text.endswith("%"):
         return parse_fraction(text)
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         example = "95% or 0.95" if units == PERCENT else "3.5"
         raise ValueError(f"{shown(text)} is not a number such as {example}") from None
+    if not is_number(value):
+        raise ValueError(f"{shown(text)} is not a finite number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -243,6 +259,10 @@ def size(
 def _check_key(scenario: Scenario, over: str, least: int) -> None:
     from sim.scenario.overrides import value_at
 
+    if over in NO_SIZES:
+        raise UsageError(
+            f"--over {over}: {NO_SIZES[over]}, not how large anything is; name a size, such as cluster.nodes.0.count"
+        )
     try:
         scenario.with_overrides({over: max(least, 1)})
     except ScenarioError as error:
@@ -325,6 +345,9 @@ class _Search:
 
         if np.isnan(values).any():
             return Trial(number, len(values), math.nan, math.nan, UNDEFINED)
+        if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded
+            mean, half = float(values[0]), 0.0
+            return Trial(number, len(values), mean, half, self.target.judge(mean, half))
         mean, half = float(values.mean()), math.nan
         if np.isfinite(values).all():
             quantile = student_quantile(1 - self.error, len(values) - 1)

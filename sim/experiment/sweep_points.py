@@ -236,7 +236,8 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
         if not isinstance(point, Mapping) or not point:
             raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
         found.append(documents.from_mapping(dict(point)).data)
-        first = numbers.setdefault(_same(found[-1]), number)
+        # Without policies a point may come again, as in a sample: it is another row of the same runs.
+        first = numbers.setdefault(_same(found[-1]), number) if "policy" in found[-1] else number
         if first != number:
             raise UsageError(f"point {number} is the same as point {first}; give it once")
         missing = sorted(set(found[0]) ^ set(found[-1]))

@@ -74,7 +74,11 @@ class Pilot:
             self.series.add(*one.series)
             self._next += 1
             if self._next == self.size:
-                cut = self.series.cut
+                try:
+                    cut = self.series.cut
+                except UsageError as error:
+                    self.outcome = Outcome(None, error=str(error))
+                    return
                 self.outcome = Outcome({"time": cut.time, "tasks": cut.tasks, "of": cut.of, "runs": cut.runs})
 
     @property

@@ -88,7 +88,7 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
         room = " " * len(SHOWN_MARK) if any(marks) else ""  # so that figures stand below figures
         cells = [cell if is_marked else cell + room for cell, is_marked in zip(cells, marks, strict=True)]
         columns.append([terminal.metric_name(name), *cells])
-    notes = [difference_note(found, comparison.confidence, comparison.identical)] if columns else []
+    notes = [difference_note(found, comparison.confidence, comparison.identical, comparison.single)] if columns else []
     if same:
         notes.insert(0, f"The same under all policies in every run: {', '.join(same)}.")
     head = f"Differences to {comparison.base}, by {called}:"

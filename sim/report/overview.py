@@ -391,7 +391,10 @@ def _said(comparison: Comparison) -> list[str]:
     if comparison.identical:
         return ["Nothing here is random: every replication is the same, so these are differences without intervals."]
     if (comparison.pairs["n"] < 2).all() and not any(row.left_out for row in comparison.findings):
-        return ["One run of each policy says nothing about chance; --replications 10 would."]
+        if not comparison.pairs["n"].any():
+            return terminal.wrapped(_undefined(comparison), indent=2)
+        if comparison.single:
+            return ["One run of each policy says nothing about chance; --replications 10 would."]
     groups: dict[tuple[str, str], list[Finding]] = {}
     for row in comparison.findings:
         if row.metric not in NO_DIRECTION:
@@ -407,6 +410,12 @@ def _said(comparison: Comparison) -> list[str]:
         f"(Holm over the pairs of a metric, {runs} replications)."
     )
     return [*lines, "", *terminal.wrapped(method)]
+
+
+def _undefined(comparison: Comparison) -> str:
+    names = [terminal.metric_name(name) for name in comparison.metrics]
+    where = "in the run of any policy" if comparison.single else "in any run of any policy"
+    return f"Nothing can be compared: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not defined {where}."
 
 
 def _sentence(rows: list[Finding]) -> str:

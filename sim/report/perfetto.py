@@ -82,8 +82,12 @@ def check_trace_file(path: str | Path) -> Path:
 
 
 def write_trace(result: Result, path: str | Path) -> Path:
-    """Write the trace of a run, whole or not at all; a name that ends in .gz is compressed."""
+    """Write the trace of a run, whole or not at all; a name that ends in .gz is compressed.
+
+    UsageError for what is not one run, such as replications.
+    """
     target = check_trace_file(path)
+    _check_one_run(result)
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as raw:
@@ -96,6 +100,19 @@ def write_trace(result: Result, path: str | Path) -> Path:
 
     write_whole(target, write)
     return target
+
+
+def _check_one_run(result: object) -> None:
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+
+    if isinstance(result, Replications):
+        raise UsageError(
+            f"a trace is of one run, and these are {len(result)} replications: "
+            "write that of one of their `results`, such as write_trace(runs.results[0], path)"
+        )
+    if not isinstance(result, Result):
+        raise UsageError(f"a trace is of the result of a run, not of a {type(result).__name__}")
 
 
 def _write(result: Result, stream: Any) -> None:

@@ -50,7 +50,7 @@ class Cut:
     @property
     def sentence(self) -> str:
         if not self.seen:
-            return f"warm-up: nothing cut (too few tasks completed in {self.runs} replications to find a transient by MSER-5)"
+            return f"warm-up: nothing cut (in {self.runs} replications too few tasks completed for MSER-5)"
         if not self.tasks:
             return f"warm-up: nothing cut (MSER-5 on the mean of {self.runs} replications finds no transient)"
         return (

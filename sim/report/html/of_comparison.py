@@ -167,7 +167,7 @@ def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
         texts = difference_cells(name, values, halves, part["significant"].eq(True).tolist())
         columns.append([Cell(text, float(value)) for text, value in zip(texts, values, strict=True)])
     cells = [[str(row[0]) or "(none)", str(row[1]), *(column[at] for column in columns)] for at, row in enumerate(rows)]
-    note = f"Differences to {found.base}. {difference_note(table, found.confidence, found.identical)}"
+    note = f"Differences to {found.base}. {difference_note(table, found.confidence, found.identical, found.single)}"
     return elements.table([group, "policy", *(metric_name(name) for name in names)], cells, note)
 
 
