@@ -383,3 +383,14 @@ def test_the_columns_of_a_file_of_faults_are_named(file, tmp_path):
         sim.run(scenario)
     file(b"\xef\xbb\xbftime,device,event\n1,n0,down\n3,n0,up\n", "f.csv")
     assert np.allclose(sim.run(scenario).tasks["finish"], 8)
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DRAINED", "MIXED+DRAIN", "DOWN*"])
+def test_a_slurm_node_that_takes_no_jobs_is_no_capacity(tmp_path, state):
+    file = tmp_path / "nodes.txt"
+    file.write_text("".join(f"NodeName=n{n} CPUTot=8 RealMemory=1000 Gres=gpu:a100:4 State={of}\n"
+                            for n, of in enumerate(["IDLE", state])))  # fmt: skip
+    for down, expected in ((False, 4), (True, 8)):
+        trace = {"format": "slurm_nodes", "path": str(file), "down": down}
+        job = {"arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s"}
+        assert sim.load({"cluster": {"trace": trace}, "workload": [job]}).build().cluster.count("a100") == expected

@@ -229,10 +229,6 @@ class Ends:
         return math.inf
 
 
-def _end(entry: tuple[float, int, Launch]) -> float:
-    return entry[0]
-
-
 def _only_gpus(node: NodeState, mode: Mode) -> bool:
     """Is there nothing that a mode lacks on a node but accelerators?"""
     if mode.cpus > node.cpu_free or mode.memory > node.mem_free:

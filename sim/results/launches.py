@@ -161,7 +161,6 @@ class Places:
         cpu_of = np.array([node.cpu.index for node in cluster.nodes], dtype=np.int64)
         self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat
         """The cores' device on the node of each entry."""
-        self.is_cpu = self.flat == self.hosts
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:

@@ -34,7 +34,8 @@ OPTIONAL = (
 )  # fmt: skip
 NO_TIME = ("", "None", "Unknown", "N/A")
 NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown")
-DOWN = ("DOWN", "FAIL", "FUTURE", "POWERED_DOWN", "NOT_RESPONDING")
+DOWN = ("DOWN", "DRAIN", "FAIL", "FUTURE", "POWERED_DOWN", "NOT_RESPONDING")
+"""Parts of the states of nodes that take no jobs."""
 
 _SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
 _FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
