@@ -586,7 +586,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
     [
         ({"step": {}}, {}, {}, "every step needs some time"),
         ({"gpus": 2}, {}, {}, "2 × g are more than the 1 of any node"),
-        ({"replicas": 3}, {}, {}, "replica 2 of 3 finds no 1 free GPU"),
+        ({"replicas": 3}, {}, {}, "replica 2 of 3 of chat finds no node with 1 × g free"),
         ({"model": "9 GB"}, {}, {"memory": "8 GB"}, "the model needs 9 GB, a g has 8 GB"),
         ({"model": "8 GB", "kv": {"per_token": "1 MB"}}, {}, {"memory": "8 GB"}, "not even one block fits"),
         ({"max_sequences": 0}, {}, {}, "greater than or equal to 1|at least 1"),

@@ -55,7 +55,8 @@ class SizeOrTimeout(Batching):
     def begin(self, queue: RequestQueue, view: View) -> None:
         least = min(mode.batch_limit for mode in queue.service.shape.modes)
         if self.sizes and self.sizes[0] > least:
-            raise _refused(f"service {queue.service.name} takes batches of at most {least}; allow a smaller size too")
+            text = f"service {queue.service.name} takes batches of at most {least}; allow a smaller size too"
+            raise _refused(text, queue.service.policy_key)
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
         waiting = len(queue)
@@ -73,5 +74,5 @@ class SizeOrTimeout(Batching):
         return Take(count, self.sizes[bisect_left(self.sizes, count)] if self.sizes else None)
 
 
-def _refused(what: str) -> ScenarioError:
-    return ScenarioError(Problem(what, key="policy.batching.allowed_batch_sizes"))
+def _refused(what: str, policy: str = "policy.batching") -> ScenarioError:
+    return ScenarioError(Problem(what, key=f"{policy}.allowed_batch_sizes"))

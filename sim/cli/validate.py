@@ -19,16 +19,18 @@ def validate(
 ) -> None:
     """Check scenarios and the files they name, without running them.
 
-    Every problem is listed with its file, line and column.
+    Does all that a run does before its clock starts (traces are read, static policies make their plans), so what is
+    valid here is not refused there. Every problem is listed with its file, line and column.
     """
     from sim.errors import Problem, ScenarioError, UnknownName
+    from sim.experiment.jobs import rehearse
     from sim.experiment.run import prepare
 
     problems: list[Problem] = []
     for name in scenarios:
         try:
             scenario = prepare(name, policy, overrides)
-            run = scenario.build()
+            run = rehearse(scenario)
         except ScenarioError as error:
             problems += error.problems
         except UnknownName as error:

@@ -124,7 +124,7 @@ def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | No
 def _possible(scenario: Scenario, policy: dict[str, Any]) -> bool:
     """Can the scenario run under this policy?"""
     try:
-        prepare(scenario, policy).build()
+        prepare(scenario, policy).begin()
     except ScenarioError:
         return False
     return True

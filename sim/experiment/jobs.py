@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import RunError, UsageError
+from sim.errors import RunError, ScenarioError, UsageError
 from sim.experiment.executors import (
     GUARD,
     as_worker,
@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sim.engine.simulation import Simulation
+    from sim.model.record import RunInput
     from sim.results.replications import Replications
     from sim.results.result import Result
     from sim.scenario.scenario import Scenario
 
+TOO_FEW = (
+    "auto takes the mean across replications, at least {} of them: ask for more "
+    "(replications: 10, or --replications 10), or give the warm-up as a time (warmup: 1 h)"
+)
 POLL = 0.2
 """Seconds between two reports of progress."""
 
@@ -117,7 +122,7 @@ def run_cases(
         raise UsageError(f"workers must be at least 1, not {workers}")
     if keep and workers > 1:
         raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
-    amounts = [amount_of(case.scenario, replications) for case in cases]
+    amounts = [checked_amount(case.scenario, replications) for case in cases]
     further = list(metrics)
     further += [amount.metric for amount in amounts if amount.precision is not None and amount.metric not in further]
     jobs = [(number, replication) for number, amount in enumerate(amounts) for replication in range(amount.most)]
@@ -159,6 +164,22 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
     return Amount(wanted)
 
 
+def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
+    """The same; ScenarioError where the scenario's own number is too small for its own `warmup: auto`."""
+    from sim.results.warmup import LEAST
+
+    amount = amount_of(scenario, replications)
+    if replications is None and scenario.model.warmup == "auto" and amount.most < LEAST:
+        raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
+    return amount
+
+
+def rehearse(scenario: Scenario) -> RunInput:
+    """Everything that `run_cases` does with a scenario before its clock starts, and no more: the input of the run."""
+    checked_amount(scenario, None)
+    return scenario.begin().input
+
+
 def tell_all(found: Iterable[Result | Replications], remarks: list[str], warnings: list[str]) -> None:
     """What was said of all cases together, beside the figures of each."""
     from sim.results.replications import Replications
@@ -182,10 +203,7 @@ def cut_warmup(fetch: Fetch, most: list[int]) -> tuple[list[str], list[str]]:
         return [], []
     pilots = {number: min(PILOT, most[number]) for number in numbers}
     if min(pilots.values()) < LEAST:
-        raise UsageError(
-            f"warmup: auto takes the mean across replications, at least {LEAST} of them: ask for more "
-            "(replications: 10, or --replications 10), or give the warm-up as a time (warmup: 1 h)"
-        )
+        raise UsageError(f"warmup: {TOO_FEW.format(LEAST)}")
     fetch.watch.skipped(-sum(pilots.values()))
     fetch.begin([(number, replication) for number in numbers for replication in range(pilots[number])], series=True)
     cuts = []
@@ -247,7 +265,6 @@ def take(runs: Replications, outcome: Outcome, replication: int) -> None:
 
 def simulate(case: Case, replication: int, *, check: bool = False, watch: Watch | None = None) -> Result:
     """One run.  A RunError carries the tables up to then as `result`."""
-    from sim.engine.simulation import Simulation
     from sim.results.result import Result
 
     scenario = case.scenario
@@ -259,11 +276,9 @@ def simulate(case: Case, replication: int, *, check: bool = False, watch: Watch 
         "policy": scenario.policies.label,
         "scenario": scenario.to_yaml(absolute_paths=True),
     }
-    run = scenario.build(seed, replication)
     if case.warmup is not None:  # found after the scenario was written: the saved one says how long it was
-        run.warmup = case.warmup
         about["scenario"] = scenario.to_yaml(absolute_paths=True, warmup=f"{case.warmup!r} s")
-    simulation = Simulation(run, check=check)
+    simulation = scenario.begin(seed, replication, check=check, warmup=case.warmup)
     if watch is not None:
         watch.simulation = simulation
     try:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.engine.simulation import Simulation
 from sim.errors import HetsimError
 from sim.experiment.jobs import Case, outcome_of, run_share
 from sim.experiment.sweep_runs import Job, Setup
@@ -74,7 +73,7 @@ def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int, at_lea
 
 def _time(job: Job, setup: Setup) -> float:
     case = Case("", setup.scenario.with_overrides(job.overrides), job.seed)
-    simulation = Simulation(case.scenario.build(job.seed, job.replication), check=setup.check)
+    simulation = case.scenario.begin(job.seed, job.replication, check=setup.check)
     began = time.perf_counter()
     while simulation.advance():
         for decision in simulation.scheduler.schedule(simulation.view):

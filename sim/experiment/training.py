@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import registry
-from sim.engine.simulation import Simulation
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
 from sim.env.rewards import RewardLike, check_reward
@@ -138,7 +137,7 @@ def train(
         metric(name)
     for value in (given or {}).values():
         # What is wrong with one is said before anything is trained; planners find it when they plan.
-        Simulation(prepare(loaded, value).build())
+        prepare(loaded, value).begin()
     parts = check_reward(_usual_reward(loaded, decides) if reward is None else reward)
     practice = Practice(loaded, window, parts, seed, steps, progress, decides)
     network = learner.train(practice, steps, np.random.default_rng([seed, 0]))

@@ -49,6 +49,8 @@ class Service:
     """Seconds between the front end, where requests arrive, and the node that serves them, there and back."""
     about: dict[str, object] = field(default_factory=dict)
     """What else its scenario entry says that policies may want to know (tokens, cache, ...)."""
+    policy_key: str = "policy.batching"
+    """Where the scenario names its batching policy, for messages."""
 
     def __repr__(self) -> str:
         return self.name
@@ -125,6 +127,8 @@ class LanguageService:
     ttft: float = math.inf
     tpot: float = math.inf
     """Limits on the time to the first token and the time per further token."""
+    key: str = ""
+    """Where the scenario describes the service, for messages."""
 
     def __repr__(self) -> str:
         return self.name

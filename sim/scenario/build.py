@@ -24,7 +24,7 @@ from sim.policy import Admission, PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
 from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
-from sim.scenario.document import Document, Path_
+from sim.scenario.document import Document, Path_, key_of
 from sim.scenario.fields import Model
 from sim.scenario.modes import ModeBook
 from sim.scenario.policy_schema import PolicySpec
@@ -165,7 +165,10 @@ def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]
         if iterates(spec):
             text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
             problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
-    return [_make(spec, scenario, problems) for spec in specs]
+    return [
+        _make(spec, scenario, problems, _place(stream, spec, policies.of_service))
+        for stream, spec in zip(served, specs, strict=True)
+    ]
 
 
 def iterates(spec: PolicySpec) -> bool:
@@ -192,15 +195,29 @@ def _iteration(streams: list[Stream], scenario: Scenario, problems: list[Problem
             text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
-        made.append((_make(spec, scenario, problems), _make(routing, scenario, problems)))
+        made.append((
+            _make(spec, scenario, problems, _place(stream, spec, policies.of_service)),
+            _make(routing, scenario, problems, _place(stream, routing, policies.routing_of)),
+        ))
     return made
 
 
-def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem]) -> Any:
-    """A fresh policy; a value that its constructor refuses is a problem of the scenario."""
-    path: Path_ = ("policy", spec.kind)
+def _place(stream: Stream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
+    """Where the scenario names a policy of a service: at the service itself, or for all of them."""
+    named = own.get(int(stream.path[1])) is spec
+    return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
+
+
+def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem], place: Path_ = ()) -> Any:
+    """A fresh policy; a value that its constructor refuses is a problem of the scenario, at `place` in it."""
+    path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
+    except ScenarioError as error:
+        usual = key_of(("policy", spec.kind))
+        moved = [replace(p, key=key_of(path) + p.key.removeprefix(usual)) for p in error.problems if not p.file]
+        problems += moved + [problem for problem in error.problems if problem.file]
+        return None
     except HetsimError:
         raise
     except ValueError as error:

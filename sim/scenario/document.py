@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,12 @@ MAX_DEPTH = 64
 
 Path_ = tuple[str | int, ...]
 """The way to a value: keys and list indexes."""
+
+
+def key_of(path: Path_) -> str:
+    """The dotted form of a path: `workload.0.arrivals.rate`."""
+    return ".".join(str(part) for part in path)
+
 
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 _WORDS = {"true": True, "false": False, "null": None, "": None}
@@ -61,7 +67,7 @@ class Document:
 
     def problem(self, path: Path_, message: str) -> Problem:
         """A problem at the address of `path`, or of the nearest value around it that has one."""
-        key = ".".join(str(part) for part in path)
+        key = key_of(path)
         for end in range(len(path), -1, -1):
             prefix = path[:end]
             if prefix in self.set_by:
@@ -74,6 +80,17 @@ class Document:
             if made:
                 return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
+
+    def addressed(self, problem: Problem) -> Problem:
+        """The problem with the address of its key, unless it has one: policies and the engine know keys only."""
+        if problem.file is not None or problem.line is not None:
+            return problem
+        here, path = self.data, []
+        for part in problem.key.split(".") if problem.key else ():
+            path.append(int(part) if isinstance(here, list) and part.isdigit() else part)
+            inside = isinstance(here, list) and isinstance(path[-1], int) and path[-1] < len(here)
+            here = here[path[-1]] if inside else here.get(part) if isinstance(here, dict) else None
+        return replace(self.problem(tuple(path), problem.message), key=problem.key)
 
     def copy(self) -> Document:
         return Document(deepcopy(self.data), self.file, self.positions, dict(self.set_by))
@@ -275,7 +292,7 @@ class _Builder:
             first = self.positions.get(path)
             where = f"; it stands already at line {first[0]}" if first else ""
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
-            key = ".".join(str(part) for part in path)
+            key = key_of(path)
             self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line, column))
         top.keys.add(event.value)
         top.key = event.value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.record import RunInput
@@ -17,6 +18,9 @@ from sim.scenario.policy_schema import Policies, check_policies
 from sim.scenario.schema import ScenarioModel, check
 from sim.scenario.trace_schema import TraceSpec, check_traces
 from sim.workload.traces import TaskTable
+
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
 
 Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
 """`{"policy.scheduler.name": "sjf"}`, or the command line's `["policy.scheduler.name=sjf"]`."""
@@ -116,7 +120,32 @@ class Scenario:
         """The input of one run."""
         from sim.scenario.build import build
 
-        return build(self, seed, replication)
+        with self.addresses():
+            return build(self, seed, replication)
+
+    def begin(
+        self, seed: int | None = None, replication: int = 0, *, check: bool = False, warmup: float | None = None
+    ) -> Simulation:
+        """One run, up to the start of its clock: what a run refuses before its first event is refused here.
+
+        Replicas of language models have their devices, and static policies have made their plans, which takes as
+        long as it takes.  `warmup`: in place of the scenario's.
+        """
+        from sim.engine.simulation import Simulation
+
+        run = self.build(seed, replication)
+        if warmup is not None:
+            run.warmup = warmup
+        with self.addresses():
+            return Simulation(run, check=check)
+
+    @contextmanager
+    def addresses(self) -> Iterator[None]:
+        """Problems that are raised meanwhile get the file, line and column of the key that they name."""
+        try:
+            yield
+        except ScenarioError as error:
+            raise ScenarioError([self.document.addressed(problem) for problem in error.problems]) from None
 
     def _files(self, value: Any) -> list[Path]:
         """Files that texts anywhere in the document name."""

@@ -11,13 +11,15 @@ from sim.model.service import ResultCache, Service
 from sim.model.tasks import Mode, Tasks
 from sim.scenario import service_schema
 from sim.scenario.demand_schema import Demand
-from sim.scenario.document import Path_
+from sim.scenario.document import Path_, key_of
 from sim.scenario.served_llm import whole
 from sim.scenario.service_schema import ComputeStage
 from sim.scenario.streams import Context, Stream, draw_codes
 from sim.scenario.workload_schema import Entry
 
 TOKENS = ("prompt_tokens", "output_tokens")
+OWN = ("service", "batching")
+"""Where an entry names a batching policy for itself."""
 UNLIMITED = 1 << 40
 """Requests in a batch where neither the service nor memory sets a limit."""
 
@@ -218,6 +220,7 @@ def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 None if kept is None else ResultCache(kept.size, kept.evict, kept.hit),
                 stream.service.network.request,
                 stream.service.network.response,
+                policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
             )
         )
     return found

@@ -11,7 +11,7 @@ from sim.model.cluster import DeviceType
 from sim.model.service import Autoscaling, LanguageService, StepTimes
 from sim.model.tasks import Mode, Tasks
 from sim.scenario import llm_schema
-from sim.scenario.document import Path_
+from sim.scenario.document import Path_, key_of
 from sim.scenario.streams import Context, Stream
 from sim.scenario.workload_schema import Entry
 
@@ -190,6 +190,7 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 0 if service.prefix_cache is None else service.prefix_cache.tokens,
                 math.inf if service.slo.ttft is None else service.slo.ttft,
                 math.inf if service.slo.tpot is None else service.slo.tpot,
+                key=key_of((*stream.path, "service")),
             )
         )
     return found

@@ -195,6 +195,7 @@ def _slowest(first: Result) -> str:
         return ""
     columns = ["response", "wait", "slowdown"]
     texts = [_texts(name, kept[name].astype(float).tolist()) for name in columns]
-    facts = kept[["id", "class", "user", "device"]].astype(object).fillna("").astype(str).to_numpy().tolist()
+    known = kept[["id", "class", "user", "device"]].astype(object)
+    facts = known.where(known.notna(), "").astype(str).to_numpy().tolist()
     rows = [[*fact, *cells] for fact, *cells in zip(facts, *texts, strict=True)]
     return elements.table(["task", "class", "user", "device", *columns], rows)
