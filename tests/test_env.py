@@ -20,7 +20,9 @@ from sim.env.admission import Admissions, Played
 from sim.env.episode import Episodes, typical_time
 from sim.env.rewards import REWARDS
 from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.model.randomness import TRAINING
 from sim.policy.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
+from sim.results.result import Result
 from sim.testing import examine, small_systems
 from sim.testing.conformance import fingerprint
 
@@ -46,7 +48,7 @@ MIX = {
 }  # fmt: skip
 MOVING = {
     "name": "moving",
-    "cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2, "memory": "8 GB"},
+    "cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2, "memory": "8 GB", "power": {"idle": "9 W", "busy": "90 W"}},
                            "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}]},
     "workload": [{"arrivals": {"process": "poisson", "rate": "40/min"}, "count": 60, "bytes_in": "500 MB",
                   "gpu_time": {"distribution": "exponential", "mean": "2 s"}, "cpu_time": {"speedup": 5}}],
@@ -327,7 +329,7 @@ def test_a_wrong_scale_is_said(scale):
 
 
 @needs_gymnasium
-@pytest.mark.parametrize("replication", [-1, 1.5, "x", True])
+@pytest.mark.parametrize("replication", [-1, 1.5, "x", True, 2**32])
 def test_a_wrong_replication_is_said(replication):
     import gymnasium
 
@@ -373,23 +375,75 @@ def test_gymnasium_finds_nothing_wrong(name):
 
 
 @needs_gymnasium
-def test_seeds_are_those_of_runs():
+def test_a_seed_gives_the_same_episodes_one_after_the_other():
     import gymnasium
 
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     first, info = env.reset(seed=5)
     assert info["action_mask"].tolist() == env.action_masks().tolist()
-    second, _ = env.reset()  # the next replication
+    loads = [arrivals(env)]
+    for _ in range(2):
+        env.reset()
+        loads.append(arrivals(env))
+    assert len(set(loads)) == 3
+    env.reset(options={"replication": 0})  # to judge by, which leaves the order of the others as it is
     again, _ = env.reset(seed=5)
-    assert (first == again).all()
-    env.reset(seed=5, options={"replication": 1})
-    assert (env.episodes.observation == second).all() and env.episodes.replication == 1
+    assert (first == again).all() and arrivals(env) == loads[0]
+    env.reset(options={"replication": 0})
+    env.reset()
+    assert arrivals(env) == loads[1] == tuple(sim.load(MIX).build(5, 1, TRAINING).tasks.arrival.tolist())
+
+
+def arrivals(env) -> tuple[float, ...]:
+    """The load of an environment's episode."""
+    return tuple(env.unwrapped.episodes.simulation.tasks.arrival.tolist())
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
+def test_without_a_seed_environments_side_by_side_differ(name):
+    """As Gymnasium has it: no seed means entropy; and none meets a load of `sim.run` on the scenario's seed."""
+    import gymnasium
+
+    import sim.env  # noqa: F401
+
+    several = gymnasium.make_vec(name, num_envs=3, vectorization_mode="sync", scenario=MIX)
+    loads = []
+    for _ in range(2):
+        several.reset()
+        loads += [arrivals(env) for env in several.envs]
+    several.reset(seed=5)
+    loads += [arrivals(env) for env in several.envs]
+    own = sim.load(MIX)
+    loads += [tuple(own.build(None, number).tasks.arrival.tolist()) for number in range(4)]
+    assert len(set(loads)) == len(loads) == 13
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_replication_is_that_of_a_run(seed):
+    import gymnasium
+
+    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env.reset(seed=seed, options={"replication": 1})
+    assert env.episodes.replication == 1
     over = False
     while not over:
         _, reward, terminated, truncated, _ = env.step(int(np.flatnonzero(env.action_masks())[0]))
         over = terminated or truncated
         assert isinstance(reward, float)
-    assert env.result.tasks["arrival"].tolist() == sim.load(MIX).build(5, 1).tasks.arrival.tolist()
+    assert env.result.tasks["arrival"].tolist() == sim.load(MIX).build(seed, 1).tasks.arrival.tolist()
+
+
+def test_a_saved_episode_knows_what_its_load_was_for(tmp_path):
+    """What is loaded again has the times of its own tasks, not those of the run with the same seed."""
+    episodes = Episodes(MIX)
+    episodes.reset(7, 1, TRAINING)
+    while not episodes.over:
+        episodes.step(episodes.plain())
+    saved = Result.load(episodes.result.save(tmp_path / "run"))
+    assert saved.record.input.tasks.time.tolist() == episodes.record.input.tasks.time.tolist()
+    assert saved.record.input.tasks.time.tolist() != sim.load(MIX).build(7, 1).tasks.time.tolist()
 
 
 @needs_gymnasium
@@ -647,3 +701,18 @@ def test_options_that_reset_does_not_have_are_refused():
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     with pytest.raises(UsageError, match='reset has no option "replicaton"; there is replication'):
         env.reset(options={"replicaton": 1})
+
+
+@pytest.mark.parametrize("kind", [Episodes, Admissions, Played])
+@pytest.mark.parametrize("reward", ["energy", {"slowdown": 1, "energy": 0.001}])
+def test_energy_that_is_not_known_is_no_reward(tmp_path, kind, reward):
+    """Without watts it would be zero whatever is done; the address is that of the nodes, which lack them."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "cluster:\n  nodes: [{cpus: 2, gpus: {type: g, count: 1}}]\n"
+        "workload: {arrivals: {process: poisson, rate: 1/s}, count: 5, cpu_time: 1 s}\n"
+    )
+    with pytest.raises(ScenarioError, match=r"s\.yaml:2:3: cluster\.nodes: reward energy: no device .* power: \{idle"):
+        kind(path, reward=reward)
+    kind(path, reward={"slowdown": 1, "energy": 0})
+    kind(sim.load(path, {"cluster.nodes.0.gpus.power": {"idle": "5 W"}}), reward=reward)

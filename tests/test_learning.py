@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
 from policies.learning.dqn import Dqn, Memory
@@ -24,10 +26,13 @@ from policies.learning.network import Adam, Network, shares
 from policies.learning.reinforce import Path as Trajectory
 from policies.learning.reinforce import Reinforce, balanced
 from sim.cli import hetsim
+from sim.engine.simulation import Simulation
 from sim.env.episode import Episodes
 from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.training import TRAINING, VALIDATION, Practice, make_agent
+from sim.experiment.training import Practice, make_agent
+from sim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
 from sim.policy.window import FEATURES_VERSION, Layout
+from sim.results.result import Result
 from sim.results.statistics import student_interval
 from sim.testing import examine, other_hash_seed, small_systems
 
@@ -216,10 +221,47 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 def test_training_validation_and_comparison_meet_different_loads():
     training = Practice(sim.load(SMALL), 4, "slowdown", 0, 100, None)
     training.reset(0)
-    seeds = {training.episodes.seed, VALIDATION, sim.load(SMALL).model.seed}
-    assert seeds == {TRAINING, VALIDATION, 1}
-    loads = [sim.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in seeds]
+    loads = [training.episodes.simulation.tasks.arrival.tolist()]
+    loads += [sim.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]
+    loads += [sim.load(SMALL).build(0, 0, VALIDATION).tasks.arrival.tolist()]
+    assert loads[0] == sim.load(SMALL).build(0, 0, TRAINING).tasks.arrival.tolist()
     assert all(one != other for n, one in enumerate(loads) for other in loads[:n])
+
+
+EDGES = [0, 1, 999_999, 1_000_000, 1_999_999, 2_000_000, 2_999_999, 3_000_000, APART, 2**64, 2**128 - 1]
+
+
+@given(*2 * [st.tuples(st.one_of(st.sampled_from(EDGES), st.integers(0, 2**128 - 1)),
+                       st.sampled_from([JUDGED, TRAINING, VALIDATION]))])  # fmt: skip
+def test_no_two_seeds_or_uses_of_loads_have_the_same_root(one, other):
+    assert (root(*one) == root(*other)) == (one == other)
+
+
+def test_no_replication_reaches_the_branches_beside_the_main_one():
+    """The first key of a stream is its replication, or what no replication is: then nothing can meet."""
+    assert RandomTree(7, APART - 1).sequence("a").spawn_key[0] == APART - 1
+    assert RandomTree(10**7, 3, TRAINING).sequence("a").spawn_key[::2][:2] == (APART, 3)
+    for replication in (-1, APART):
+        with pytest.raises(ValueError, match="a replication is a number from 0 to"):
+            RandomTree(7, replication)
+
+
+@pytest.mark.parametrize("seed", [0, 1_000_000, 2_000_000])
+def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seldom, seed):
+    """Whatever the scenario's own seed is, those of training among them."""
+    streams: dict[str, set] = {JUDGED: set(), TRAINING: set(), VALIDATION: set()}
+    make = RandomTree.sequence
+
+    def sequence(self, *path):
+        found = make(self, *path)
+        streams[self.loads].add((found.entropy, found.spawn_key))
+        return found
+
+    monkeypatch.setattr(RandomTree, "sequence", sequence)
+    sim.train({**SMALL, "seed": seed}, "reinforce", 400, window=6, baselines=["sjf"], replications=3)
+    assert all(len(found) > 5 for found in streams.values())
+    assert not streams[JUDGED] & streams[TRAINING] | streams[JUDGED] & streams[VALIDATION]
+    assert not streams[TRAINING] & streams[VALIDATION]
 
 
 def test_the_best_network_on_the_way_is_kept(judged_seldom):
@@ -229,18 +271,23 @@ def test_the_best_network_on_the_way_is_kept(judged_seldom):
     best = curve.loc[curve["reward_per_task"].idxmax()]
     assert best["steps"] == training.policy.training["kept_after"]
     # The judge's figure is what a run of the kept policy gives.
-    runs = [sim.run(SMALL, policy="sjf", seed=VALIDATION, replications=4, keep=True)]
-    slowdowns = np.concatenate([run.tasks["slowdown"] for run in runs[0]])
+    slowdowns = validation_slowdowns("sjf")
     assert training.beside["shortest"] == pytest.approx(-slowdowns.mean(), rel=1e-9)
     assert list(training.comparison.table.index) == ["learned (dqn)", "fcfs", "shortest"]
     assert training.plot().axes
 
 
+def validation_slowdowns(policy) -> np.ndarray:
+    """Those of all tasks of the runs that a network is judged by."""
+    given = sim.load(SMALL, {"policy": policy})
+    runs = [Result(Simulation(given.build(0, number, VALIDATION), check=True).run()) for number in range(4)]
+    return np.concatenate([run.tasks["slowdown"] for run in runs])
+
+
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     training = sim.train(SMALL, "reinforce", 600, window=6, baselines=(), out=tmp_path / "p.npz")
     mine = {"scheduler": {"name": "learned", "path": str(tmp_path / "p.npz")}}
-    runs = sim.run(SMALL, policy=mine, seed=VALIDATION, replications=4, keep=True, check=True)
-    slowdowns = np.concatenate([run.tasks["slowdown"] for run in runs])
+    slowdowns = validation_slowdowns(mine)
     assert training.curve["reward_per_task"].max() == pytest.approx(-slowdowns.mean(), rel=1e-9)
 
 
@@ -322,7 +369,8 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
         SMALL | {"policy": {"scheduler": {"name": "learned", "path": "small-reinforce.npz"}}}))  # fmt: skip
     assert call("run", "use.yaml", "--check").exit_code == 0
     forced = call("train", "small.yaml", "--agent", "reinforce", "--steps", 100, "--force", "--json", "--replications",
-                  2, "-q", "--reward", "{slowdown: 1, energy: 0.001}", "--setting", "hidden=[8]", "--setting",
+                  2, "-q", "--set", "cluster.nodes.0.gpus.power={idle: 50 W, busy: 300 W}",
+                  "--reward", "{slowdown: 1, energy: 0.001}", "--setting", "hidden=[8]", "--setting",
                   "rate=0.01")  # fmt: skip
     assert forced.exit_code == 0, forced.output
     told = json.loads(forced.stdout)

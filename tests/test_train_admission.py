@@ -21,9 +21,11 @@ from sim.env.admission import Admissions, Played
 from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.experiment.admission_baselines import LIMITS, hand_written, with_admissions
 from sim.experiment.run import prepare
-from sim.experiment.training import VALIDATION, Practice
+from sim.experiment.training import Practice
+from sim.model.randomness import VALIDATION
 from sim.policy.door import ACCEPT
 from sim.policy.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
+from sim.results.result import Result
 from sim.results.statistics import student_interval
 from sim.testing import examine, small_systems
 
@@ -229,7 +231,8 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     path = tmp_path / "p.npz"
     training = sim.train(CROWD, "dqn", 1500, decides="admission", window=4, reward=NET, baselines=(), out=path)
     mine = {"scheduler": "fcfs", "admission": {"name": "learned", "path": str(path)}}
-    runs = sim.run(CROWD, policy=mine, seed=VALIDATION, replications=4, keep=True, check=True)
+    given = sim.load(CROWD, {"policy": mine})
+    runs = [Result(Simulation(given.build(0, number, VALIDATION), check=True).run()) for number in range(4)]
     earned = sum(worth(run.tasks, NET) for run in runs) / sum(len(run.tasks) for run in runs)
     assert training.curve["reward_per_task"].max() == pytest.approx(earned, rel=1e-9)
 

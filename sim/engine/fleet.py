@@ -54,7 +54,8 @@ class Fleet:
         self.timer = Timer(lambda _: self._scale())
         for number in range(service.prefillers):
             self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
-        key = "disaggregated.decode" if service.prefillers else "replicas" if service.scaling is None else "autoscale.min"
+        key = "replicas" if service.scaling is None else "autoscale.min"
+        key = "disaggregated.decode" if service.prefillers else key
         for number in range(service.replicas):
             self.replicas.append(self._first(number, service.replicas, key, False))
 

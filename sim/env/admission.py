@@ -14,6 +14,7 @@ from sim.engine.simulation import Simulation
 from sim.env.episode import Episodes
 from sim.env.rewards import Reward
 from sim.model.cluster import Device
+from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
 from sim.model.tasks import Task
 from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
@@ -144,7 +145,7 @@ class Played(Admissions):
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)
 
-    def earned(self, seed: int, replication: int = 0) -> float:
+    def earned(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
         """The sum of all rewards of a run."""
-        self.reset(seed, replication)
+        self.reset(seed, replication, loads)
         return self.reward.take(self.now)

@@ -16,7 +16,8 @@ import numpy as np
 
 from sim.engine.simulation import Simulation
 from sim.env.rewards import Reward, RewardLike, check_reward, make_reward
-from sim.errors import Problem, ScenarioError, UsageError
+from sim.errors import ScenarioError, UsageError
+from sim.model.randomness import JUDGED
 from sim.model.record import Record, RunInput
 from sim.model.tasks import Task
 from sim.policy.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
 
 WINDOW = 16
+NO_WATTS = (
+    "reward energy: no device of this cluster has watts, so its energy is not known; give them, such as "
+    "power: {idle: 50 W, busy: 300 W} under gpus (or under cpu, of a core), or name another reward"
+)
 
 
 class Watched(Window):
@@ -50,7 +55,8 @@ class Episodes:
     """Runs of a scenario as episodes of a Markov decision process.
 
     `reset(seed, replication)` begins the run that `sim.run(scenario, seed=seed)` makes under the scenario's own
-    policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.
+    policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.  With
+    `loads=TRAINING` it begins a run on a load that no `sim.run` ever meets.
     An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
     ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
     starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
@@ -85,25 +91,28 @@ class Episodes:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
         self.window, self.ahead = int(window), ahead
         first = self.build(self.scenario.model.seed, 0)
+        if self.parts.get("energy") and not first.cluster.powered:
+            raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
         self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
         self.simulation: Simulation | None = None
         self.record: Record | None = None
 
-    def build(self, seed: int, replication: int) -> RunInput:
+    def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
         """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
-        run = self.scenario.build(seed, replication)
+        run = self.scenario.build(seed, replication, loads)
         if run.services or run.language:
             text = "requests of services wait in queues of their own; an environment needs tasks without a `service`"
-            raise ScenarioError(Problem(text, key="workload"))
+            raise ScenarioError(self.scenario.document.problem(("workload",), text))
         return run
 
-    def reset(self, seed: int, replication: int = 0) -> np.ndarray:
+    def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
         """Begin a run and go to its first decision; the observation."""
-        run = self.build(seed, replication)
-        self.seed, self.replication, self.record = seed, replication, None
+        run = self.build(seed, replication, loads)
+        self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         told = self._take_over(run)
-        self.simulation = Simulation(run)
+        with self.scenario.addresses():
+            self.simulation = Simulation(run)
         self.reward = told.reward = make_reward(self.simulation, self.parts)
         self.terminated = self.truncated = self._in_round = False
         self._go()

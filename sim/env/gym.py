@@ -14,6 +14,7 @@ from sim.env.admission import Admissions
 from sim.env.episode import WINDOW, Episodes
 from sim.env.rewards import RewardLike
 from sim.errors import UsageError
+from sim.model.randomness import APART, TRAINING
 from sim.policy.window import LIMIT
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
     reward: response, slowdown, goodput, energy or value (`sim.env.rewards`), or a mapping of such names to weights.
     scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
 
-    `reset(seed=s)` begins the run that `sim.run(scenario, seed=s)` would be, and the resets after it its further
-    replications; `options={"replication": r}` names one.  Without any seed it is the scenario's own.
+    Each reset begins a run on another load.  These are the loads that `hetsim train` trains on, never one that `run`,
+    `compare` or the end of `train` judges by, whatever the seeds.  `reset(seed=s)` begins the first of seed s, each
+    plain `reset()` the next; without any seed it is drawn from entropy, so that environments side by side differ.
+    `options={"replication": r}` begins a run to judge by instead: replication r of `sim.run(scenario, seed=s)`, of the
+    scenario's own seed if reset is given none.
     `action_masks()` (bool), and `info["action_mask"]` (int8, as `action_space.sample` wants it), say which actions are
     possible; another one waits, or where that is not possible takes the first that is.  An episode is terminated when
     every task has ended, and truncated when the scenario's horizon comes before that.  After it `result` has the
@@ -57,8 +61,9 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
         self.episodes = episodes
         self.observation_space = spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
         self.action_space = spaces.Discrete(episodes.actions)
-        self._load_seed: int = episodes.scenario.model.seed
-        self._replication = -1
+        self._load_seed: int | None = None
+        """That of the training loads; None until it is given or drawn."""
+        self._episode = -1
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -66,15 +71,18 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
         """Begin a run; the first observation, and the info with its mask."""
         super().reset(seed=seed)
         if seed is not None:
-            self._load_seed, self._replication = seed, -1
+            self._load_seed, self._episode = seed, -1
         for key in options or {}:
-            if key != "replication":
+            if key not in OPTIONS:
                 raise UsageError(f'reset has no option "{key}"; there is {", ".join(OPTIONS)}')
-        replication = (options or {}).get("replication", self._replication + 1)
-        if isinstance(replication, bool) or not isinstance(replication, int | np.integer) or replication < 0:
-            raise UsageError(f"replication is a whole number from 0, not {replication!r}")
-        self._replication = int(replication)
-        observation = self.episodes.reset(self._load_seed, self._replication)
+        if options and "replication" in options:
+            own = self.episodes.scenario.model.seed
+            observation = self.episodes.reset(own if seed is None else seed, _replication(options["replication"]))
+        else:
+            if self._load_seed is None:
+                self._load_seed = int(self.np_random.integers(np.iinfo(np.int64).max))
+            self._episode += 1
+            observation = self.episodes.reset(self._load_seed, self._episode, TRAINING)
         return observation, self._info()
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -99,6 +107,13 @@ class SchedulingEnv(gymnasium.Env[np.ndarray, np.int64]):
     def result(self) -> Any:
         """The tables of the run, once the episode is over."""
         return self.episodes.result
+
+
+def _replication(value: Any) -> int:
+    """The number of a replication; UsageError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < APART:
+        raise UsageError(f"replication is a whole number from 0 to {APART - 1:,}, not {value!r}")
+    return int(value)
 
 
 def whole(action: Any) -> int:

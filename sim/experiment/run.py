@@ -88,11 +88,12 @@ def prepare(
         from sim.scenario.overrides import parse_assignment
 
         overrides = dict(parse_assignment(text) for text in overrides)
+    named = {"--set policy": "--policy"} if "policy" not in overrides else {}
     try:
         # One pass for all: a scenario whose own policy is wrong is still fine under another.
-        return load(scenario, {"policy": value, **overrides})
+        loaded = load(scenario, {"policy": value, **overrides})
     except ScenarioError as error:
-        named = "--policy" if "policy" not in overrides else "--set policy"
-        raise ScenarioError(
-            [replace(p, file=named) if p.file == "--set policy" else p for p in error.problems]
-        ) from None
+        raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
+    set_by = loaded.document.set_by
+    set_by.update({path: named.get(source, source) for path, source in set_by.items()})  # for what is found later
+    return loaded

@@ -1,8 +1,8 @@
 """Train a policy on a scenario, and set it beside policies written by hand on loads that neither has seen.
 
-Three kinds of load, none of which is ever used as another: training episodes are replications of seed
-`TRAINING` + seed, the networks on the way are judged on replications of `VALIDATION` + seed (the best is kept), and
-the comparison at the end is that of `hetsim compare`: replications of the scenario's own seed.
+Three kinds of load, which the tree of seeds keeps apart (`sim.model.randomness`): an agent learns from replications
+of its `TRAINING` loads, the networks on the way are judged on `VALIDATION` loads (the best is kept), and the comparison
+at the end is that of `hetsim compare`: replications of the scenario's own seed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sim.experiment.compare import run_policies
 from sim.experiment.policies import PolicyLike, named_policies
 from sim.experiment.progress import Progress
 from sim.experiment.run import prepare
+from sim.model.randomness import SPAN, TRAINING, VALIDATION
 from sim.policy.window import ADMISSION, DECIDES, SCHEDULING
 from sim.results.metrics import metric
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.scenario.scenario import Overrides, Scenario
 
-TRAINING, VALIDATION = 1_000_000, 2_000_000
 JUDGED_ON = 4
 """Validation runs by which a network is judged."""
 JUDGED = 20
@@ -121,8 +121,8 @@ def train(
         raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
         raise UsageError(f"steps must be a whole number from 1 to {MOST_STEPS:,}, not {steps!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < TRAINING:
-        raise UsageError(f"the seed of training is a whole number from 0 to {TRAINING - 1:,}, not {seed!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
+        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
     learner = make_agent(agent, {} if settings is None else settings)
     if out is not None:
         check_writable(out)
@@ -288,7 +288,7 @@ class Practice:
 
     def reset(self, episode: int) -> None:
         """Begin the training episode of this number."""
-        self.episodes.reset(TRAINING + self.seed, episode)
+        self.episodes.reset(self.seed, episode, TRAINING)
 
     def step(self, action: int) -> float:
         """Take an action; its reward, made comparable."""
@@ -317,7 +317,7 @@ class Practice:
         """Reward per task of the validation runs, the best action taken each time."""
         judge, earned, tasks = self.judge, 0.0, 0
         for replication in range(JUDGED_ON):
-            judge.reset(VALIDATION + self.seed, replication)
+            judge.reset(self.seed, replication, VALIDATION)
             while not judge.over:
                 possible = np.flatnonzero(judge.mask)
                 scores = network.scores(self.layout.row(judge.observation, possible))
@@ -330,7 +330,7 @@ class Practice:
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
-            earned += episodes.earned(VALIDATION + self.seed, replication)
+            earned += episodes.earned(self.seed, replication, VALIDATION)
             tasks += _tasks(episodes)
         return earned / max(tasks, 1)
 

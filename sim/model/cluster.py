@@ -321,6 +321,12 @@ class Cluster:
         """Does anything here cost money?"""
         return any(price != FREE for price in self.prices)
 
+    @property
+    def powered(self) -> bool:
+        """Is anything known of what devices draw?  Else their energy is undefined, not zero."""
+        powers = {device.type.power for device in self.devices}
+        return any(power.idle or power.busy or power.sleep for power in powers)
+
     def price_of(self, kind: str) -> float:
         """Money for a second of a device of this type (a core), on average over those there are; 0 of none."""
         paid = [

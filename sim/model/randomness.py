@@ -1,7 +1,11 @@
-"""One tree of random streams: a seed, a replication, and a name for each source of randomness.
+"""One tree of random streams: what the loads are for, a seed, a replication, and a name for each source of randomness.
 
 A stream depends on nothing but its path, so that two policies see the same load, adding a workload entry does
 not disturb the others, and the number of worker processes does not matter.
+
+The loads of `run`, `compare` and every other verdict are `JUDGED`, those that agents learn from are `TRAINING`, and
+those by which the networks on the way are chosen are `VALIDATION`.  `root` gives no two of them the same streams,
+whatever their seeds are.
 """
 
 from __future__ import annotations
@@ -10,18 +14,40 @@ import zlib
 
 import numpy as np
 
+JUDGED, TRAINING, VALIDATION = "judged", "training", "validation"
+SPAN = 1_000_000
+FIRST = {TRAINING: SPAN, VALIDATION: 2 * SPAN}
+"""The seeds below `SPAN` of these loads become `SPAN` numbers from here on, which no other loads have."""
+APART = 2**32 - 1
+"""First key of the branches beside the main one: no replication has this number."""
+
+
+def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
+    """The entropy and the first keys of all streams of these loads; no two pairs of arguments have the same."""
+    if loads != JUDGED:
+        return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
+    taken = any(first <= seed < first + SPAN for first in FIRST.values())
+    return seed, (APART, _key(loads)) if taken else ()
+
+
+def _key(name: str) -> int:
+    return zlib.crc32(name.encode())  # stable across processes and versions, unlike hash()
+
 
 class RandomTree:
-    """Streams by name: `RandomTree(7, replication=3).stream("arrivals", "training")`."""
+    """Streams by name: `RandomTree(7, replication=3).stream("arrivals", "training")`; `loads`: what they are for."""
 
-    def __init__(self, seed: int, replication: int = 0):
+    def __init__(self, seed: int, replication: int = 0, loads: str = JUDGED):
+        if not 0 <= replication < APART:
+            raise ValueError(f"a replication is a number from 0 to {APART - 1:,}, not {replication}")
         self.seed = seed
         self.replication = replication
+        self.loads = loads
+        self._entropy, self._branch = root(seed, loads)
 
     def sequence(self, *path: str) -> np.random.SeedSequence:
-        # CRC-32 of each name: stable across processes and versions, unlike hash().
-        keys = [zlib.crc32(part.encode()) for part in path]
-        return np.random.SeedSequence(self.seed, spawn_key=(self.replication, *keys))
+        keys = [_key(part) for part in path]
+        return np.random.SeedSequence(self._entropy, spawn_key=(*self._branch, self.replication, *keys))
 
     def stream(self, *path: str) -> np.random.Generator:
         """A fresh generator at the start of the stream of that path."""

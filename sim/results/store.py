@@ -26,6 +26,7 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.model.files import umask
+from sim.model.randomness import JUDGED
 from sim.model.record import Record, RunInput
 
 if TYPE_CHECKING:
@@ -98,10 +99,12 @@ def _storable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _description(result: Result) -> dict[str, Any]:
+    loads = result.record.input.random.loads
     return {
         "name": result.name,
         "seed": result.seed,
         "replication": result.replication,
+        **({} if loads == JUDGED else {"loads": loads}),
         "policy": result.policy,
         "notes": _numbers_as_json(result.notes),
         "warmup": result.warmup,
@@ -198,7 +201,8 @@ def load_record(directory: Path) -> Record:
     if (record / "launches.parquet").is_file():
         frame = pd.read_parquet(record / "launches.parquet")
         launches = {str(name): values.to_numpy() for name, values in frame.items()}
-    run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"])
+    loads = about.get("loads", JUDGED)
+    run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"], loads)
     run.policy = about["policy"]
     if len(run.tasks) != len(columns["status"]):
         raise UsageError(
@@ -221,7 +225,7 @@ def load_record(directory: Path) -> Record:
     )
 
 
-def rebuild_input(path: Path, seed: int, replication: int) -> RunInput:
+def rebuild_input(path: Path, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
     """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room.
 
     Its policy is not asked for again: it may have been a class that is not known here.
@@ -230,4 +234,4 @@ def rebuild_input(path: Path, seed: int, replication: int) -> RunInput:
         raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
     from sim.scenario.scenario import load as load_scenario
 
-    return load_scenario(path, {"policy": "fcfs"}).build(seed, replication)
+    return load_scenario(path, {"policy": "fcfs"}).build(seed, replication, loads)

@@ -15,7 +15,7 @@ from sim import registry
 from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggestion
 from sim.model.faults import Faults
 from sim.model.ragged import Ragged
-from sim.model.randomness import RandomTree
+from sim.model.randomness import JUDGED, RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Item, Tasks
@@ -51,13 +51,14 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 M = TypeVar("M", bound=BaseModel)
 
 
-def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> RunInput:
+def build(scenario: Scenario, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """One run of the scenario; ScenarioError with everything that is wrong with it.
 
-    Same scenario, seed and replication: the same columns to the last bit.  `seed` defaults to the scenario's.
+    Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
+    to the scenario's.
     """
     model = scenario.model
-    random = RandomTree(model.seed if seed is None else seed, replication)
+    random = RandomTree(model.seed if seed is None else seed, replication, loads)
     cluster = with_partitions(build_cluster(model.cluster, scenario.document), model.site, scenario.document)
     horizon = math.inf if model.horizon is None else model.horizon
     context = Context(scenario.document, cluster, ModeBook(cluster), random, horizon)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
 from sim.scenario import document as documents
 from sim.scenario import overrides as setting
@@ -116,12 +117,12 @@ class Scenario:
         """The scenario in a file, shipped under a name, or given as a mapping; see `load`."""
         return load(source, overrides)
 
-    def build(self, seed: int | None = None, replication: int = 0) -> RunInput:
-        """The input of one run."""
+    def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
+        """The input of one run; `loads`: what it is for, judging or training (`sim.model.randomness`)."""
         from sim.scenario.build import build
 
         with self.addresses():
-            return build(self, seed, replication)
+            return build(self, seed, replication, loads)
 
     def begin(
         self, seed: int | None = None, replication: int = 0, *, check: bool = False, warmup: float | None = None
