@@ -48,7 +48,8 @@ MIX = {
 }  # fmt: skip
 MOVING = {
     "name": "moving",
-    "cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2, "memory": "8 GB", "power": {"idle": "9 W", "busy": "90 W"}},
+    "cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2, "memory": "8 GB",
+                                               "power": {"idle": "9 W", "busy": "90 W"}},
                            "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}]},
     "workload": [{"arrivals": {"process": "poisson", "rate": "40/min"}, "count": 60, "bytes_in": "500 MB",
                   "gpu_time": {"distribution": "exponential", "mean": "2 s"}, "cpu_time": {"speedup": 5}}],

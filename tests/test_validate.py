@@ -48,7 +48,7 @@ WRONG = {
         "21:7: workload.1.service.replicas", "services that stand before it take theirs first",
     ),
     "default replica": (
-        LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "replica 1 of 1 of k",
+        LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "replica 1 of 1",
     ),
     "autoscale": (
         LLM + "      autoscale: {min: 3, max: 5, target: 4}\n", "12:19: workload.0.service.autoscale.min", "3 of 3",
@@ -174,7 +174,7 @@ def test_both_refuse_it_at_the_same_address(tmp_path: Path, monkeypatch: pytest.
         ("", "fcfs", "id,cpu_time\na,x\n", 't.csv:2: row 1, column cpu_time: "x" is not a number'),
         ("", "fcfs", "id,cpu_time,predecessors\na,1,b\nb,1,a\n", "t.csv:2: row 1, column predecessors: cyclic graph"),
         ("", "fcfs", "id,cpu_time,cpus\na,1,9\n", "s.yaml:4:5: workload.0: task a (t.csv, line 2) can never run"),
-        ("    unfit: reject\n", "heft", "id,cpu_time,cpus\na,1,9\nb,1,1\n", "s.yaml:4:1: workload: heft plans all tasks"),
+        ("    unfit: reject\n", "heft", "id,cpu_time,cpus\na,1,9\nb,1,1\n", "s.yaml:3:1: workload: heft plans all"),
         ("", "{name: replay, plan: p.csv}", "id,cpu_time\na,1\n", 'p.csv:2: order "x" of task a is not a number'),
         ("", "{name: learned, path: p.csv}", "id,cpu_time\na,1\n", "p.csv: is no learned policy"),
     ],
