@@ -237,6 +237,11 @@ def test_no_two_seeds_or_uses_of_loads_have_the_same_root(one, other):
     assert (root(*one) == root(*other)) == (one == other)
 
 
+def test_roots_at_the_edges_of_the_seeds_of_training_differ():
+    pairs = [(seed, loads) for seed in EDGES for loads in (JUDGED, TRAINING, VALIDATION)]
+    assert len({root(*pair) for pair in pairs}) == len(pairs)
+
+
 def test_no_replication_reaches_the_branches_beside_the_main_one():
     """The first key of a stream is its replication, or what no replication is: then nothing can meet."""
     assert RandomTree(7, APART - 1).sequence("a").spawn_key[0] == APART - 1
