@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
@@ -231,6 +231,7 @@ def test_training_validation_and_comparison_meet_different_loads():
 EDGES = [0, 1, 999_999, 1_000_000, 1_999_999, 2_000_000, 2_999_999, 3_000_000, APART, 2**64, 2**128 - 1]
 
 
+@settings(deadline=None)
 @given(*2 * [st.tuples(st.one_of(st.sampled_from(EDGES), st.integers(0, 2**128 - 1)),
                        st.sampled_from([JUDGED, TRAINING, VALIDATION]))])  # fmt: skip
 def test_no_two_seeds_or_uses_of_loads_have_the_same_root(one, other):
