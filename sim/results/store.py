@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.files import umask
+from sim.model.files import naming, umask, write_text
 from sim.model.record import Record, RunInput
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     """Have `write` fill a temporary sibling, then put it in the target's place.
 
     A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
+    An OSError names the file as it would have been called in the target.
     """
     if target.exists() or target.is_symlink():
         ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
@@ -70,8 +71,10 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
             shutil.rmtree(old)
         else:
             fresh.rename(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = str(error.filename).replace(str(fresh), str(target), 1)
         raise
     return target
 
@@ -81,14 +84,20 @@ def save(result: Result, target: Path) -> Path:
 
     def write(folder: Path) -> None:
         for name in TABLES:
-            _storable(getattr(result, name)).to_parquet(folder / f"{name}.parquet", index=False)
-        (folder / "summary.json").write_text(_json(result.to_json()), encoding="utf-8")
+            write_table(_storable(getattr(result, name)), folder / f"{name}.parquet")
+        write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
-            (folder / "scenario.yaml").write_text(result.scenario, encoding="utf-8")
+            write_text(folder / "scenario.yaml", result.scenario)
         _save_record(result.record, folder / "record")
-        (folder / MARK).write_text(_json(_description(result)), encoding="utf-8")
+        write_text(folder / MARK, _json(_description(result)))
 
     return write_directory(target, write)
+
+
+def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> None:
+    """Write a table as Parquet."""
+    with naming(path):
+        frame.to_parquet(path, index=index)
 
 
 def _storable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -146,9 +155,9 @@ def _save_record(record: Record, folder: Path) -> None:
     columns["arrival"] = record.input.tasks.arrival
     if record.input.tasks.deadline is not None:
         columns["deadline"] = record.input.tasks.deadline
-    pd.DataFrame(columns).to_parquet(folder / "tasks.parquet", index=False)
+    write_table(pd.DataFrame(columns), folder / "tasks.parquet")
     if record.launches is not None:
-        pd.DataFrame(record.launches).to_parquet(folder / "launches.parquet", index=False)
+        write_table(pd.DataFrame(record.launches), folder / "launches.parquet")
     rest = {
         "end": record.end,
         "places": record.places,
@@ -158,7 +167,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "stats": record.stats,
     }
     text = json.dumps(rest, default=lambda value: value.item())
-    (folder / "rest.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "rest.json", text + "\n")
 
 
 def load(directory: Path) -> Result:

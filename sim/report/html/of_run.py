@@ -116,12 +116,14 @@ def _pictures(outcome: Outcome) -> str:
     from sim import plots
 
     first = first_of(outcome)
-    parts = [elements.picture(plots.default(outcome), "the run over time and how tasks fared")]
+    parts = [elements.picture(lambda: plots.default(outcome), "the run over time and how tasks fared")]
     if len(first.tasks):
-        parts.append(elements.picture(plots.heat_map(first), "busy devices over time", "What computed, and when."))
-        parts.append(elements.picture(plots.distributions({first.policy or "run": first}), "distributions over tasks"))
+        told = "What computed, and when."
+        parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", told))
+        runs = {first.policy or "run": first}
+        parts.append(elements.picture(lambda: plots.distributions(runs), "distributions over tasks"))
     if first.metric("energy_j") > 0:
-        parts.append(elements.picture(plots.power(first), "power over time", "The area is the energy."))
+        parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
     return "".join(parts) + (f"<p>{note}</p>" if note else "")
 

@@ -1,0 +1,125 @@
+"""What is written: tables are safe before pictures are drawn, and a disk that is full is told with the file's name."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from click.testing import Result as Called
+from matplotlib.axes import Axes
+
+import sim
+from sim.cli import main
+from sim.errors import PictureWarning
+from sim.experiment.directory import load_any, save
+from sim.report.html import report
+
+SCENARIO = """\
+name: small
+cluster: {nodes: [{cpus: 4, gpus: {type: k20, count: 2}}]}
+workload:
+  - name: a
+    arrivals: {process: poisson, rate: 2/s}
+    count: 30
+    gpu_time: {distribution: exponential, mean: 700 ms}
+"""
+drawing_may_fail = pytest.mark.filterwarnings("default::sim.errors.PictureWarning")
+"""Elsewhere in the tests a picture that fails is an error."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+@pytest.fixture
+def undrawable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matplotlib that cannot title a picture."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AttributeError("no such font")
+
+    monkeypatch.setattr(Axes, "set_title", fail)
+
+
+def call(*words: str) -> Called:
+    return CliRunner().invoke(main, words)
+
+
+def below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------
+
+
+@drawing_may_fail
+@pytest.mark.parametrize("more", [(), ("--replications", "3")])
+def test_a_run_outlives_its_picture(here: Path, undrawable: None, more: tuple[str, ...]):
+    found = call("run", "small.yaml", "--out", "r", *more)
+    assert found.exit_code == 0, found.output
+    told = [line for line in found.stderr.splitlines() if "picture" in line]
+    assert told == ["warning: the picture r/picture.png could not be drawn: AttributeError: no such font"]
+    assert "tables: r" in found.stderr
+    assert "summary.json" in below(here / "r") and "picture.png" not in below(here / "r")
+    assert load_any("r").policy == "fcfs"
+    assert not [name for name in below(here) if ".hetsim" in name]
+
+
+@drawing_may_fail
+def test_a_comparison_outlives_its_pictures(here: Path, undrawable: None):
+    found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--replications", "3", "--out", "c")
+    assert found.exit_code == 0, found.output
+    failed = re.findall(r"warning: the picture c/(\S+) could not be drawn", found.stderr)
+    assert {"fcfs/picture.png", "sjf/picture.png", "picture.png"} <= set(failed)
+    assert len(failed) == len(set(failed)) and not set(failed) & below(here / "c")
+    assert {"comparison.csv", "pairs.csv", "comparison.json", "sjf/summary.json"} <= below(here / "c")
+    assert isinstance(load_any("c"), sim.Comparison)
+
+
+@drawing_may_fail
+def test_one_failed_picture_does_not_take_the_others(here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr("sim.plots.distributions")
+    found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--out", "c")
+    assert found.exit_code == 0, found.output
+    assert re.findall(r"the picture (\S+) could", found.stderr) == ["c/distributions.png"]
+    assert {"picture.png", "over_time.png", "fcfs/picture.png"} <= below(here / "c")
+
+
+def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, monkeypatch: pytest.MonkeyPatch):
+    save(sim.run("small.yaml"), "r")
+    assert "picture.png" in below(here / "r")
+    monkeypatch.delattr("sim.plots.default")
+    with pytest.warns(PictureWarning, match="r/picture.png could not be drawn"):
+        save(sim.run("small.yaml", seed=5), "r")
+    assert "picture.png" not in below(here / "r") and load_any("r").seed == 5
+
+
+def test_a_page_outlives_its_pictures(here: Path, undrawable: None):
+    made = [
+        (sim.run("small.yaml"), "the run over time and how tasks fared"),
+        (sim.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),
+        (sim.sweep("small.yaml", {"cluster.nodes.0.cpus": [1, 2, 3]}), "response mean against cluster.nodes.0.cpus"),
+    ]
+    for outcome, picture in made:
+        with pytest.warns(PictureWarning) as warned:
+            text = report(outcome)
+        said = [str(warning.message) for warning in warned]
+        assert f'the picture "{picture}" could not be drawn: AttributeError: no such font' in said
+        assert len(said) == len(set(said)) == text.count("could not be drawn") and "<table" in text
+
+
+@drawing_may_fail
+def test_a_training_outlives_its_picture(here: Path, undrawable: None):
+    found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--out", "p.npz", "--replications", "1")
+    assert found.exit_code == 0, found.output
+    assert "the picture p.png could not be drawn" in found.stderr and "policy: p.npz\n" in found.stderr
+    assert "slowdown" in found.stdout
+    assert (here / "p.npz").is_file() and not (here / "p.png").exists()
