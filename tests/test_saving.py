@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Called
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import sim
 from sim.cli import main
@@ -118,8 +119,75 @@ def test_a_page_outlives_its_pictures(here: Path, undrawable: None):
 
 @drawing_may_fail
 def test_a_training_outlives_its_picture(here: Path, undrawable: None):
-    found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--out", "p.npz", "--replications", "1")
+    found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--out", "p.npz")
     assert found.exit_code == 0, found.output
     assert "the picture p.png could not be drawn" in found.stderr and "policy: p.npz\n" in found.stderr
     assert "slowdown" in found.stdout
     assert (here / "p.npz").is_file() and not (here / "p.png").exists()
+
+
+# Full disks -------------------------------------------------------------------------------------------------------
+
+
+def full(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: int = 0) -> None:
+    """From some call on, a method that writes finds the disk full, which the system tells without a file's name."""
+    calls, proper = 0, getattr(owner, method)
+
+    def write(*given: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return proper(*given, **more)
+
+    monkeypatch.setattr(owner, method, write)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "after", "words", "file"),
+    [
+        (pd.DataFrame, "to_parquet", 0, ("run",), "o/tasks.parquet"),
+        (pd.DataFrame, "to_parquet", 4, ("run",), "o/record/tasks.parquet"),
+        (Path, "write_text", 0, ("run",), "o/summary.json"),
+        (pd.DataFrame, "to_parquet", 5, ("run", "--replications", "2"), "o/replications.parquet"),
+        (pd.DataFrame, "to_parquet", 0, ("compare", "--policy", "fcfs", "--policy", "sjf"), "o/fcfs/tasks.parquet"),
+        (pd.DataFrame, "to_csv", 0, ("compare", "--policy", "fcfs", "--policy", "sjf"), "o/comparison.csv"),
+    ],
+)
+def test_a_full_disk_is_told_with_the_name_of_the_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: int, words: tuple[str, ...], file: str
+):
+    full(monkeypatch, owner, method, after)
+    found = call(*words, "small.yaml", "--out", "o")
+    assert found.exit_code == 1
+    assert f"error: {file}: No space left on device" in found.stderr.splitlines()
+    assert "response" in found.stdout  # the figures are not lost with the files
+    assert below(here) == {"small.yaml"}
+
+
+def test_a_full_disk_leaves_the_run_that_was_there(here: Path, monkeypatch: pytest.MonkeyPatch):
+    save(sim.run("small.yaml"), "r", picture=False)
+    full(monkeypatch, Path, "write_text")
+    with pytest.raises(OSError, match="No space left on device: 'r/summary.json'"):
+        save(sim.run("small.yaml", seed=5), "r", picture=False)
+    assert load_any("r").seed == 0
+
+
+def test_a_sweep_on_a_full_disk_says_how_it_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch):
+    words = ("sweep", "small.yaml", "--over", "policy=fcfs,sjf", "--workers", "1", "--out", "s")
+    with monkeypatch.context() as patch:
+        full(patch, Path, "write_text", after=3)  # the scenario, what is swept, and one run
+        found = call(*words)
+    assert found.exit_code == 1
+    assert re.search(r"^error: s/runs/\w\w/\w+\.json: No space left on device$", found.stderr, re.MULTILINE)
+    assert "the runs that ended are in s; the same command with --resume goes on from there" in found.stderr
+    assert len(list((here / "s/runs").rglob("*.json"))) == 1
+    assert call(*words, "--resume").exit_code == 0
+    assert len(load_any("s").table) == 2
+
+
+def test_a_picture_on_a_full_disk_is_a_warning(here: Path, monkeypatch: pytest.MonkeyPatch):
+    full(monkeypatch, Figure, "savefig")
+    with pytest.warns(PictureWarning, match="the picture r/picture.png could not be drawn: No space left on device"):
+        save(sim.run("small.yaml"), "r")
+    assert "summary.json" in below(here / "r")

@@ -16,10 +16,12 @@ TEMPORARY = ".hetsim-"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError raised in it name `path`: the system names no file when a disk is full, libraries a temporary."""
+    """Let an OSError raised in it that names no file, or a temporary one, name `path`: so it is when a disk is full."""
     try:
         yield
     except OSError as error:
+        if error.filename is not None and not Path(os.fsdecode(error.filename)).name.startswith(TEMPORARY):
+            raise
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(error.errno, reason, str(path)) from error
 

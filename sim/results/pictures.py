@@ -16,8 +16,9 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
     try:
         draw()
     except Exception as error:  # matplotlib, fonts, a full disk: tables without a picture are better than none
-        reason = (isinstance(error, OSError) and error.strerror) or " ".join(str(error).split()) or "no message"
-        message = f"the picture {name} could not be drawn: {type(error).__name__}: {reason}"
+        said = " ".join(str(error).split()) or "no message"
+        reason = isinstance(error, OSError) and error.strerror
+        message = f"the picture {name} could not be drawn: {reason or f'{type(error).__name__}: {said}'}"
         warnings.warn(message, PictureWarning, stacklevel=2)
         return message
     return None
