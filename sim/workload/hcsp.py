@@ -5,8 +5,9 @@
 
 A first line `tasks machines`, which may be missing, then the times task after task, one column a machine, as many
 on a line as one likes.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number
-on the first line, which is not used: how the machines differ (0 consistently, 1 in part so, 2 inconsistently).  -1 means that the task cannot run there, as in task-graph files.  Blank lines and lines
-that begin with # are skipped; a file may be compressed with gzip.
+on the first line, which is not used: how the machines differ (0 consistently, 1 in part so, 2 inconsistently).
+-1 means that the task cannot run there, as in task-graph files.  Blank lines and lines that begin with # are skipped; a
+file may be compressed with gzip.
 
 How many machines there are says, in this order, the first line, the option `machines` or the number of `types`,
 or lines of equal length.  Published files with one number a line and no first line need `machines`; those of
