@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from click.testing import Result as Called
 from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ from sim.cli import main
 from sim.errors import PictureWarning
 from sim.experiment.directory import load_any, save
 from sim.report.html import report
+from sim.results.store import write_csv
 
 SCENARIO = """\
 name: small
@@ -191,3 +193,28 @@ def test_a_picture_on_a_full_disk_is_a_warning(here: Path, monkeypatch: pytest.M
     with pytest.warns(PictureWarning, match="the picture r/picture.png could not be drawn: No space left on device"):
         save(sim.run("small.yaml"), "r")
     assert "summary.json" in below(here / "r")
+
+
+# Spreadsheets -----------------------------------------------------------------------------------------------------
+
+
+def test_no_text_of_a_report_table_is_a_formula(here: Path):
+    classes = ["=1+cmd", "+x", "-x", "@x", "-5", "plain"]
+    rows = "\n".join(f"{row},{name},1" for row, name in enumerate(classes))
+    (here / "tasks.csv").write_text(f"arrival,class,cpu_time\n{rows}\n")
+    table = {"trace": {"format": "tasks", "path": str(here / "tasks.csv")}}
+    (here / "t.yaml").write_text(
+        yaml.safe_dump({"name": "t", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [table]})
+    )
+    found = call("compare", "t.yaml", "--policy", "fcfs", "--policy", "sjf", "--out", "c", "-q")
+    assert found.exit_code == 0, found.output
+    written = [line.split(",")[0] for line in (here / "c/by_class.csv").read_text().splitlines()[1:]]
+    assert set(written) == {"'=1+cmd", "'+x", "'-x", "'@x", "-5", "plain"}
+    assert call("trace", "convert", "tasks.csv", "again.csv").exit_code == 0
+    assert pd.read_csv(here / "again.csv")["class"].tolist() == classes
+
+
+def test_numbers_of_a_report_table_stay_as_they_are(tmp_path: Path):
+    table = pd.DataFrame({"difference": [-1.5, 2.0], "n": [-3, 4], "policy": ["=a", "b"], "shown": ["-1e3", "+2"]})
+    write_csv(table, tmp_path / "t.csv", index=False)
+    assert (tmp_path / "t.csv").read_text() == "difference,n,policy,shown\n-1.5,-3,'=a,-1e3\n2.0,4,b,+2\n"

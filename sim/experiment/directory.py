@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from sim.model.files import naming, write_text
+from sim.model.files import write_text
 from sim.model.units import shown
 
 if TYPE_CHECKING:
@@ -125,17 +125,17 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
-    from sim.results.store import MARK, versions, write_directory
+    from sim.results.store import MARK, versions, write_csv, write_directory
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
             _write(outcome, folder / folder_name(label))
         table = comparison.table.copy()
         table.columns = ["_".join(names) for names in table.columns]
-        _write_csv(table, folder / "comparison.csv")
-        _write_csv(comparison.pairs, folder / "pairs.csv", index=False)
+        write_csv(table, folder / "comparison.csv")
+        write_csv(comparison.pairs, folder / "pairs.csv", index=False)
         if not comparison.plans.empty:
-            _write_csv(_without_clock(comparison.plans), folder / "plans.csv")
+            write_csv(_without_clock(comparison.plans), folder / "plans.csv")
         for name, found in (groups or {}).items():
             _write_groups(found, folder / f"by_{name}.csv")
         _write_json(folder / _COMPARISON, comparison_json(comparison, runs, groups))
@@ -153,15 +153,11 @@ def save_comparison(
     return target
 
 
-def _write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
-    with naming(path):
-        table.to_csv(path, index=index)
-
-
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
     from sim.results.groups import flat
+    from sim.results.store import write_csv
 
-    _write_csv(flat(table), path)
+    write_csv(flat(table), path)
 
 
 def _draw_comparison(

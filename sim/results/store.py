@@ -100,6 +100,29 @@ def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> 
         frame.to_parquet(path, index=index)
 
 
+def write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
+    """Write a table as CSV for people, many of whom open it in a spreadsheet: no text of it is run as a formula."""
+    shown = table.rename(columns=_no_formula)
+    shown.index = shown.index.map(_no_formulas)
+    with naming(path):
+        shown.map(_no_formula).to_csv(path, index=index)
+
+
+def _no_formulas(label: Any) -> Any:
+    return tuple(map(_no_formula, label)) if isinstance(label, tuple) else _no_formula(label)
+
+
+def _no_formula(cell: Any) -> Any:
+    """A text that a spreadsheet would run begins with an apostrophe instead, which it does not show; numbers stay."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
 def _storable(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns of mixed objects (ids of several kinds) as text: Parquet columns have one type."""
     mixed = [name for name in frame.columns if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")]
