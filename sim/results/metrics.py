@@ -387,7 +387,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         "tasks": tasks,
         "completed": counting(COMPLETED, "completed"),
         "rejected": counting(REJECTED, "were rejected"),
-        "expired": counting(EXPIRED, "lost patience before they started"),
+        "expired": counting(EXPIRED, "ran out of time before they started"),
         "failed": counting(FAILED, "failed, or had a failed predecessor"),
         "unfinished": counting(UNFINISHED, "were waiting or running when the run ended"),
     }
