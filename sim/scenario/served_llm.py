@@ -138,7 +138,7 @@ def step_times(service: llm_schema.LanguageModel) -> StepTimes:
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
     """ScenarioError, with their lines, for requests of a trace that have no token of a prompt or of an answer."""
-    problems = []
+    problems: list[Problem] = []
     for name in TOKENS:
         if name not in table.extra:
             continue
@@ -150,7 +150,8 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
             more = f"and {len(rows) - MOST_PROBLEMS:,} more requests whose {name} are below 1"
             problems.append(Problem(more, file=table.source))
     if problems:
-        raise ScenarioError(sorted(problems, key=lambda problem: problem.line or math.inf))
+        problems.sort(key=lambda problem: problem.line or math.inf)
+        raise ScenarioError(problems)
 
 
 def whole(values: np.ndarray) -> np.ndarray:
