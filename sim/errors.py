@@ -89,6 +89,10 @@ class InvariantError(RunError):
     """`--check` found the simulator itself in an impossible state: a defect of hetsim, please report it."""
 
 
+class PictureWarning(UserWarning):
+    """A picture of a result could not be drawn; the tables that it shows are complete."""
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for a near name, else the empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)

@@ -527,7 +527,7 @@ def test_dropping_what_is_late_goes_with_every_order():
         tasks = sim.run(of, check=True).tasks
         started = tasks.dropna(subset=["start"])
         assert (started["start"] < started["deadline"]).all()
-        assert (tasks["status"] == "rejected").any()
+        assert (tasks["status"] == "expired").any() and not (tasks["status"] == "rejected").any()
 
 
 # Speed --------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import typing
 
 import pages
 
 import sim
 from sim import plots
+from sim.model.tasks import Task
+from sim.policy import contract
 
 DOCS = pages.TOP / "docs"
 MOST_BYTES = 60_000
@@ -45,3 +49,31 @@ def test_public_names_are_in_the_reference_of_python():
     modules = {"errors", "plots", "theory"}
     for name in [*sorted(set(sim.__all__) - modules), *(f"plots.{name}" for name in plots.__all__)]:
         assert f"\n### sim.{name}\n" in reference, name
+
+
+def signatures(page: str, title: str) -> dict[str, list[str]]:
+    """Names and parameters in the first column of the table with that title."""
+    table = text(page).partition(f"| {title} |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(\w+)\((.*?)\)` \|", table, re.MULTILINE)
+    return {name: [part.strip() for part in told.split(",")] for name, told in found}
+
+
+def test_every_decision_of_the_contract_is_on_the_page_about_own_policies():
+    listed = signatures("how-to/own-policy.md", "decision")
+    decisions = {kind.__name__: kind for kind in typing.get_args(contract.Decision)}
+    assert set(listed) == set(decisions)
+    for name, told in listed.items():
+        parameters = [part.removesuffix("s") for part in inspect.signature(decisions[name]).parameters]
+        assert told == [part.removesuffix("s") for part in parameters[: len(told)]], name
+
+
+def test_every_hook_of_the_contract_is_on_the_page_about_own_policies():
+    hooks = {name: hook for name, hook in vars(contract.Scheduler).items() if inspect.isfunction(hook)}
+    listed = signatures("how-to/own-policy.md", "hook")
+    assert listed == {name: list(inspect.signature(hook).parameters)[1:] for name, hook in hooks.items()}
+
+
+def test_what_a_task_is_said_to_tell_it_tells():
+    sentence = text("how-to/own-policy.md").partition("What a task tells of itself: ")[2].partition("\n")[0]
+    names = re.findall(r"`(\w+)(?:\(.*?\))?`", sentence)
+    assert len(names) > 8 and [name for name in names if not hasattr(Task, name)] == []

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+import sim
 from sim.errors import UsageError
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
@@ -217,3 +218,24 @@ def test_rows_of_energy_sum_to_the_whole_and_to_the_devices():
     assert values["energy_tasks_j"] == 4 * 3 + 200 * 5 == result.tasks.energy_j.sum()
     rows = sum(values[f"energy_{name}_j"] for name in ("tasks", "wasted", "idle", "sleep"))
     assert rows == values["energy_j"] == result.devices.energy_j.sum()
+
+
+@pytest.mark.parametrize("watts", [None, "10 W"])
+def test_the_energy_of_a_cluster_without_watts_is_undefined(watts):
+    """Nobody said what it draws, which is not that it draws nothing; one device with watts is enough to know some."""
+    gpus = {"type": "g", "count": 1}
+    nodes = {"cpus": 2, "gpus": gpus if watts is None else {**gpus, "power": {"sleep": watts}}}
+    work = {"name": "w", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 10, "gpu_time": "1 s"}
+    scenario = {"name": "t", "cluster": {"nodes": [nodes]}, "workload": [work]}
+    names = [f"energy{part}_j" for part in ("", "_tasks", "_wasted", "_idle", "_sleep", "_of_tasks")]
+    result = sim.run(scenario)
+    tables = [result.tasks["energy_j"], result.launches["energy_j"], result.devices.filter(like="energy").stack()]
+    figures = [*result.values(names).values(), *(value for table in tables for value in table)]
+    assert len(figures) > 6 and all(math.isnan(value) if watts is None else value == 0 for value in figures)
+    assert result.to_json()["summary"]["energy_j"] == (0.0 if watts else None)
+    several = sim.run(scenario, replications=3)
+    assert math.isnan(several.summary.loc["energy_j", "mean"]) == (watts is None)
+    found = sim.compare(scenario, ["fcfs", "sjf"], metrics=["energy_j"], replications=2)
+    assert found.cells("energy_j") == (["–", "–"] if watts is None else ["0 J", "0 J"])
+    swept = sim.sweep(scenario, {"cluster.nodes.0.cpus": [1, 2]}, policies=["fcfs", "sjf"], metrics=["energy_j"])
+    assert swept.table["energy_j"].isna().all() == (watts is None)

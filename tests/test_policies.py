@@ -22,7 +22,7 @@ from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link, Sharing
 from sim.model.plan import Plan, Step
-from sim.model.record import REJECTED
+from sim.model.record import COMPLETED, EXPIRED
 from sim.model.tasks import Item, Shape, Stopping
 from sim.policy import ListScheduler
 from sim.testing import System
@@ -227,7 +227,7 @@ def test_preemptive_edf_meets_deadlines_that_the_other_misses():
 def test_edf_can_drop_what_has_expired():
     cluster, tasks = one_server([(0, 5), (1, 1), (1, 1)], deadline=np.array([10.0, 3.0, 8.0]))
     record = run(Edf(drop_expired=True), cluster, tasks)
-    assert record.status.tolist() == [1, REJECTED, 1]
+    assert record.status.tolist() == [COMPLETED, EXPIRED, COMPLETED]
     assert record.finish.tolist() == [5, 5, 6]
     assert "deadline" in record.reasons[1]
 

@@ -232,6 +232,46 @@ def test_requests_of_a_trace_are_served(file):
     assert found["prompt_tokens"].tolist() == [5, 7, 0] and found["output_tokens"].tolist() == [2, 1, 0]
 
 
+def test_a_language_model_answers_no_request_without_tokens(file):
+    """A service of batches takes them as they are (above); a model reads a prompt and answers at least one token."""
+    model = {"kind": "llm", "step": {"fixed": "10 ms"}}
+    path = file("arrival,prompt_tokens,output_tokens\n0,5,2\n\n0.1,7,0\n0.2,0,1\n0.3,1,1\n")
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.load(scenario({"format": "requests", "path": str(path)}, model)).build()
+    reason = "but a language model reads and answers at least one token"
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{path}:4: output_tokens is 0, {reason}", f"{path}:5: prompt_tokens is 0, {reason}"
+    ]  # fmt: skip
+    within = {"format": "requests", "path": str(path), "since": "250 ms"}
+    assert len(Scenario.load(scenario(within, model)).build().tasks) == 1
+
+
+def test_no_tokens_on_average_are_refused():
+    document = scenario({}, LINEAR, arrivals={"process": "poisson", "rate": "2/s"}, count=4)
+    del document["workload"][0]["trace"]
+    for amount in (0, {"distribution": "exponential", "mean": 0.5}):
+        document["workload"][0]["tokens"] = {"prompt": amount, "output": 3}
+        with pytest.raises(ScenarioError, match=r"tokens.prompt.*: a request has at least one token of each"):
+            Scenario.load(document)
+
+
+@pytest.mark.parametrize(
+    ("service", "keys", "others"),
+    [
+        (LINEAR, {"compute", "variants", "cache"}, {"step", "kv", "replicas"}),
+        ({"kind": "llm", "step": {"fixed": "1 ms"}}, {"step", "kv", "replicas"}, {"compute", "variants", "cache"}),
+    ],
+)
+def test_an_unknown_key_of_a_service_is_told_with_the_keys_of_its_kind(service, keys, others):
+    document = scenario({}, {**service, "zzz": 1}, arrivals={"process": "poisson", "rate": "2/s"}, count=4)
+    del document["workload"][0]["trace"]
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.load(document)
+    (said,) = (problem.message for problem in caught.value.problems if "zzz" in problem.message)
+    known = set(said.partition("the keys here are ")[2].split(", "))
+    assert keys <= known and not others & known
+
+
 def test_a_batch_takes_the_sum_of_its_requests(file):
     text = "arrival,prompt_tokens,output_tokens\n0,0,10\n0.5,5,2\n0.6,7,1\n"
     service = {**LINEAR, "max_batch": 8}

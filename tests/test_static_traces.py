@@ -249,6 +249,9 @@ def test_at_the_command_line(file):
         ("2 3\n1 2 3\n4 -1 6\n", {}),
         ("2 3\n1 2 3 4 -1 6\n", {}),
         ("2 3\n1\n2\n3\n4\n-1\n6\n", {}),
+        ("2 3 2\n1\n2\n3\n4\n-1\n6\n", {}),
+        ("2 3 0\n1 2 3\n4 -1 6\n", {}),
+        ("2 3 0\n1 2 3 4 -1 6\n", {"header": True}),
         ("1 2 3\n4 -1 6\n", {}),
         ("1 2\n3 4\n-1 6\n", {"machines": 3, "header": False}),
         ("1\n2\n3\n4\n-1\n6\n", {"machines": 3}),
@@ -265,6 +268,13 @@ def test_a_matrix_in_any_layout(file, complaints, text, options):
         "gpu_time.m0": [1, 4], "gpu_time.m1": [2, np.inf], "gpu_time.m2": [3, 6]
     }  # fmt: skip
     assert found.id is None and found.predecessors is None and found.name(1) == 2
+
+
+def test_three_whole_times_are_a_task_where_they_tell_no_size(file):
+    assert len(hcsp.read(file("2 3 1\n4 5 6\n"))) == 2
+    assert len(hcsp.read(file("2 3 1\n"))) == 1
+    assert len(hcsp.read(file("1 3 2\n4 5 6\n"))) == 1
+    assert len(hcsp.read(file("1 3 2\n4 5 6\n"), header=False)) == 2
 
 
 def test_lines_of_tasks(file):
@@ -317,6 +327,9 @@ def test_the_size_of_braun_is_known(file, complaints):
         ("1 2 3\n", {"types": ["a", "b"], "machines": 3}, ["t.txt: machines is 3, but types has 2 names"]),
         ("1 2.5\n", {"header": True},
          ["t.txt:1: the first line is not two whole numbers above 0, tasks and machines"]),
+        ("2 3 1\n1\n2\n3\n4\n5\n", {},
+         ["t.txt:1: the first line says 2 tasks on 3 machines, so 6 numbers; the file has 5; "
+          "if that line is a task, say header: false"]),
         ("2 3\n1 nan 3\n4 -5 6\n", {},
          ['t.txt:2:3: column gpu_time.m1: "nan" is not a number',
           't.txt:3:3: column gpu_time.m1: "-5" is negative; only -1 (cannot run there) may be']),

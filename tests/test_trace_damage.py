@@ -11,6 +11,8 @@ from test_request_traces import AZURE, BURST, MOON
 
 from sim import registry
 from sim.errors import ScenarioError
+from sim.workload import compressed
+from sim.workload.distributions import read_column
 from sim.workload.summary import sizes
 from sim.workload.traces import BUILTIN
 
@@ -150,6 +152,25 @@ def test_a_truncated_or_broken_archive(complaint, read, form):
 
 
 @pytest.mark.parametrize("form", sorted(BUILTIN))
+def test_a_small_file_does_not_fill_the_memory(complaint, read, form, monkeypatch):
+    """One limit for all, whether the file says how much is in it or, having been tampered with, does not."""
+    packed = gzip.compress(EXAMPLES[form].encode())
+    monkeypatch.setattr(compressed, "MAX_RATIO", 0)
+    monkeypatch.setattr(compressed, "ALWAYS", len(EXAMPLES[form].encode()))
+    assert len(read(form, packed)) >= 2
+    monkeypatch.setattr(compressed, "ALWAYS", len(EXAMPLES[form].encode()) - 1)
+    for file in (packed, packed[:-4] + bytes(4)):
+        found = complaint(form, file)
+        assert found.startswith("t.") and "decompresses to more than 0 MB, the most that is read of a comp" in found
+    assert len(read(form)) >= 2
+
+
+def test_the_limit_is_a_multiple_of_the_size():
+    """A megabyte of gzip that holds 40 times its size is read, one that holds 60 times its size is not."""
+    assert compressed.limit_of(1_000_000) == 50_000_000 and compressed.limit_of(1000) == 32_000_000
+
+
+@pytest.mark.parametrize("form", sorted(BUILTIN))
 def test_text_that_is_not_utf8(complaint, form):
     text = EXAMPLES[form].encode()
     middle = len(text) // 2
@@ -223,3 +244,18 @@ def test_instances_that_outlast_the_trace(read):
     assert "1 of 6 jobs left out: ended before they began (first: line 7)" in told
     assert "2 of 6 jobs were there before the trace began" in told
     assert "2 of 6 jobs were there when the trace ended" in told
+
+
+def test_a_column_for_a_distribution_has_the_same_limit(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"size\n" + b"7\n" * 1000))
+    assert read_column(path, "size").tolist() == [7.0] * 1000
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ScenarioError, match=r"t.csv.gz: is damaged: the compressed data end too early"):
+        read_column(path, "size")
+    path.write_bytes(whole)
+    monkeypatch.setattr(compressed, "ALWAYS", 1000)
+    monkeypatch.setattr(compressed, "MAX_RATIO", 1)
+    with pytest.raises(ScenarioError, match=r"t.csv.gz: decompresses to more than 0 MB"):
+        read_column(path, "size")

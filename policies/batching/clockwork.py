@@ -1,10 +1,10 @@
 """Clockwork: nothing is launched that would miss its SLO; who must start soonest goes first.
 
-Decides how many (the largest batch for which so many wait that can wait for all of it), whom not to serve (the older
-ones that such a batch leaves no time for, and who could not make it even alone and at once on any of the service's
-devices), when (transfers of the next batch overlap the batch that computes, but a batch is closed only `ahead` seconds
-before it is needed, so that it can still grow), and which of several services (least latest start: deadline less what
-its batch takes).
+Decides how many (the largest batch for which so many wait that can wait for all of it), which not to serve (the older
+ones that such a batch leaves no time for, which are rejected, and those that could not make it even alone and at once
+on any of the service's devices, which expire), when (transfers of the next batch overlap the batch that computes, but a
+batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of several services
+(least latest start: deadline less what its batch takes).
 Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
 Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
 batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its time
@@ -61,11 +61,17 @@ class Clockwork(Batching):
         ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:
-            return self._without_hope(queue, ahead.end(queue, 1, placement), placement, view)
+            hopeless = self._hopeless(queue, ahead.end(queue, 1, placement), placement, view)
+            return Discard(hopeless, "too late") if hopeless else Linger()  # elsewhere they may make it
         wanted = ahead.compute - ahead.loading - queue.stages(size, placement).upload - self.ahead
         if wanted > view.now:
             return Linger(wanted)
-        return Discard(late, "too late") if late else Take(size)
+        if not late:
+            return Take(size)
+        hopeless = min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))
+        if hopeless:
+            return Discard(hopeless, "too late")
+        return Discard(late, "too late for a larger batch", expired=False)
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
         """The latest start of the batch that it would launch."""
@@ -100,8 +106,8 @@ class Clockwork(Batching):
                 return position
         return size
 
-    def _without_hope(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> Discard | Linger:
-        """Drop the oldest that can make it nowhere; if they could elsewhere, wait for it."""
+    def _hopeless(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> int:
+        """How many of the oldest can make it nowhere, even alone and at once."""
         soonest = here
         for place in self.places:
             if place != placement:
@@ -109,4 +115,4 @@ class Clockwork(Batching):
         late, waiting = 0, len(queue)
         while late < waiting and queue.deadline(late) - ROUNDING < soonest:
             late += 1
-        return Discard(late, "too late") if late else Linger()
+        return late

@@ -2,7 +2,8 @@
 
 Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (who just misses a batch waits for all
 of it and then computes in the next); and whom not to serve.  A window of b requests moves from the head of the queue
-to the first request whose deadline lets the whole window compute; those before are dropped.  Batches do not overlap.
+to the first request whose deadline lets the whole window compute; those before are dropped: expired where even alone
+they could not make it any more, rejected where they could.  Batches do not overlap.
 Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
 Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of it.
 Weakness: early drop refuses requests that alone would have made it, to keep batches large; at low load batches are as
@@ -49,8 +50,11 @@ class Nexus(Batching):
 
         window = target if self.drop == "early" else 1
         if not makes_it(0, min(window, waiting)):
+            hopeless = largest(waiting, lambda count: not makes_it(count - 1, 1))
+            if hopeless:
+                return Discard(hopeless, "too late")
             late = largest(waiting, lambda count: not makes_it(count - 1, min(window, waiting - count + 1)))
-            return Discard(late, "too late for a batch" if window > 1 else "too late")
+            return Discard(late, "too late for a batch", expired=False)
         count = min(waiting, target)
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 

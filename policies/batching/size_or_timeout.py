@@ -62,7 +62,7 @@ class SizeOrTimeout(Batching):
         waiting = len(queue)
         if self.capacity is not None and waiting > self.capacity:
             # Nobody has left since the queue was full, so those that came since stand behind its last place.
-            return Discard(queue.tasks()[self.capacity :], "the queue is full")
+            return Discard(queue.tasks()[self.capacity :], "the queue is full", expired=False)
         most = limit(placement, self.max_batch_size)
         if self.sizes and self.sizes[-1] > most:
             most = self.sizes[bisect_right(self.sizes, most) - 1]

@@ -2,11 +2,11 @@
 
 Decides when and how many: the largest preferred size that can be filled goes at once; else what waits goes when its
 oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
-comes while `max_queue_size` of it wait; after its `timeout` a request is rejected, or delayed: it then waits behind
+comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then waits behind
 all others of its level.  Batches overlap as far as the device has streams (Triton's model instances).
 Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), whose parameters it has.
 Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and limits
-are applied when a batch is formed, so a late request is rejected only then.
+are applied when a batch is formed, so a late request expires only then.
 Cost: each request is an object: O(1) for each, O(levels) a batch, and the queue's own bookkeeping.
 """
 
@@ -50,12 +50,12 @@ class Level:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move on whose time is up; those to be rejected."""
-        rejected: list[Task] = []
-        goes = self.delayed if self.policy.timeout_action == "delay" else rejected
+        """Move on requests whose time is up; those that expire."""
+        expired: list[Task] = []
+        goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:
             goes.append(self.timely.popleft())
-        return rejected
+        return expired
 
     @property
     def next_timeout(self) -> float:
@@ -107,7 +107,7 @@ class TritonDynamic(Batching):
         now = view.now
         surplus = self._sort_in(queue)
         if surplus:
-            return Discard(surplus, "the queue is full")
+            return Discard(surplus, "the queue is full", expired=False)
         late = [task for level in self.levels for task in level.time_out(now)]
         if late:
             return Discard(late, "timed out")

@@ -21,7 +21,7 @@ class Edf(PreemptiveList):
     """Earliest deadline first.
 
     preemptive: a head that does not fit stops running tasks with later deadlines.
-    drop_expired: reject a waiting task that comes to the head of its queue when its deadline has passed.
+    drop_expired: a waiting task that comes to the head of its queue when its deadline has passed expires.
     """
 
     def __init__(
@@ -39,5 +39,5 @@ class Edf(PreemptiveList):
             for queue in self.queues():
                 # Deadlines ascend along the queue: the expired ones are all at its head.
                 while (task := queue.head()) is not None and task.deadline <= view.now:
-                    yield Reject(task, "its deadline passed while it waited")
+                    yield Reject(task, "its deadline passed while it waited", expired=True)
         yield from super().schedule(view)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from policies.learning.network import Network
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
+from sim.model.files import write_whole
 from sim.policy.window import ADMISSION, DECIDES, FEATURES_VERSION, MOST_WINDOW, SCHEDULING, SHORTEST, Layout
 
 FORMAT = "hetsim learned policy"
@@ -77,10 +77,9 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
     }  # fmt: skip
     parts: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
     parts |= {f"array{number}": array for number, array in enumerate(policy.network.arrays)}
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+
+    def write(file: Path) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, array in parts.items():
                 data = io.BytesIO()
                 np.lib.format.write_array(data, np.ascontiguousarray(array), allow_pickle=False)
@@ -88,9 +87,8 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
                 entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, data.getvalue())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    write_whole(Path(path), write)
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
+from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
 from sim.model.plan import Plan, Step, lane_names
 from sim.model.tasks import Shape, Tasks
@@ -52,7 +53,7 @@ class Replay(PlannedScheduler):
 
 
 def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
-    """Write the table that `replay` reads; Parquet if the name ends so, else CSV."""
+    """Write the table that `replay` reads, whole or not at all; Parquet if the name ends so, else CSV."""
     import pandas as pd
 
     rows: list[tuple[Any, ...]] = []
@@ -62,10 +63,8 @@ def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
         mode = name if names.count(name) == 1 else step.mode
         rows.append((str(tasks.name(step.task)), str(mode), "+".join(step.devices), order))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    if Path(path).suffix == ".parquet":
-        table.to_parquet(path, index=False)
-    else:
-        table.to_csv(path, index=False)
+    put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
+    write_whole(Path(path), lambda file: put(file, index=False))
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:

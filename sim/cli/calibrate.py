@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,7 @@ def _sizes(text: str) -> list[int]:
 
 def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool) -> None:
     from sim.calibrate.measure import link_profile, measure, service_profile
+    from sim.model.files import write_text, write_whole
     from sim.scenario.document import dump
 
     found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
@@ -102,7 +104,7 @@ def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path]
     targets[0].parent.mkdir(parents=True, exist_ok=True)
     for target, profile in zip(targets, profiles, strict=True):
         if profile is not None:
-            target.write_text(dump(profile), encoding="utf-8")
+            write_whole(target, partial(write_text, text=dump(profile)))
             console.note(f"profile: {target}", quiet)
 
 

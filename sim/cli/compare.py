@@ -62,7 +62,7 @@ def compare(
     """
     from sim.errors import UsageError
     from sim.experiment.compare import asked_for, run_policies, select_best
-    from sim.experiment.directory import check_target, comparison_json, save_comparison
+    from sim.experiment.directory import PICTURE, check_target, comparison_json, save_comparison
     from sim.experiment.policies import named_policies
     from sim.results.compare import compare as evaluate
     from sim.scenario.scenario import load
@@ -104,7 +104,9 @@ def compare(
         _show(comparison, runs, tables, by, metrics)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
-        console.note(f"tables and pictures: {save_comparison(comparison, runs, out, groups=tables)}", quiet)
+        with console.picture_warnings(quiet):
+            folder = save_comparison(comparison, runs, out, groups=tables)
+        console.note(f"{'tables and pictures' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings as python_warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,24 @@ def note(text: str, quiet: bool = False) -> None:
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:
     for text in texts:
         note(f"{click.style('warning:', fg='yellow')} {text}", quiet)
+
+
+@contextmanager
+def picture_warnings(quiet: bool) -> Iterator[None]:
+    """Pictures that fail to be drawn in it are told as warnings of ours."""
+    from sim.errors import PictureWarning
+
+    with python_warnings.catch_warnings():
+        show = python_warnings.showwarning
+
+        def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, PictureWarning):
+                warnings([str(message)], quiet)
+            else:
+                show(message, category, *where)
+
+        python_warnings.showwarning = told  # type: ignore[assignment]
+        yield
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def run(
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
     (without --out in runs/NAME-HASH/partial).
     """
-    from sim.experiment.directory import check_target, save
+    from sim.experiment.directory import PICTURE, check_target, save
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
     from sim.report.perfetto import check_trace_file, write_trace
@@ -93,7 +93,9 @@ def run(
     if verbose:
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
-        console.note(f"tables and picture: {save(outcome, out, groups=tables)}", quiet)
+        with console.picture_warnings(quiet):
+            folder = save(outcome, out, groups=tables)
+        console.note(f"{'tables and picture' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
     if trace is not None:
         first = outcome if isinstance(outcome, Result) else outcome.results[0]
         console.note(f"trace: {write_trace(first, trace)}", quiet)

@@ -104,7 +104,7 @@ def sweep(
     try:
         with console.progress(quiet) as bar:
             outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):  # a full disk, say
         console.note(_interrupted(out, cache), quiet)
         raise
     if as_json:

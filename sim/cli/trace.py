@@ -65,9 +65,10 @@ def inspect(
     for remark in table.notes:
         console.note(remark)
     if out is not None:
+        from sim.model.files import write_whole
         from sim.plots.trace import trace as draw
 
-        draw(table).savefig(out)
+        write_whole(out, lambda file: draw(table).savefig(file))
         console.note(f"picture: {out}")
 
 

@@ -96,7 +96,6 @@ def train(
             progress=bar,
         )  # fmt: skip
     assert found.comparison is not None
-    _draw(found, picture)
     if as_json:
         console.as_json({
             "policy": str(file), "training": found.policy.training, "curve": found.curve.to_dict("list"),
@@ -108,7 +107,11 @@ def train(
     from sim.report.overview import comparison_remarks
 
     console.warnings(comparison_remarks(found.runs), quiet)
-    console.note(f"policy: {file}, learning curve: {picture}", quiet)
+    from sim.results.pictures import write_picture
+
+    with console.picture_warnings(quiet):
+        drawn = write_picture(found.plot, picture)
+    console.note(f"policy: {file}{f', learning curve: {picture}' if drawn else ''}", quiet)
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -154,16 +157,6 @@ def _check_target(target: Path, force: bool) -> None:
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
     check_writable(target)
-
-
-def _draw(found: Any, picture: Path) -> None:
-    """The learning curve, whole or not at all."""
-    temporary = picture.with_name(f".{picture.name}")
-    try:
-        found.plot().savefig(temporary, format="png")
-        temporary.replace(picture)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _show(found: Any) -> None:

@@ -74,7 +74,7 @@ def tune(
                 sample_seed=sample_seed, first=first, final=final, seed=seed, check=check, overrides=overrides,
                 cache=cache, fresh=fresh, workers=number, dask=dask, progress=bar,
             )  # fmt: skip
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):  # a full disk, say
         kept = f"the runs that ended are in {cache}; the same command goes on from there"
         console.note(kept if cache is not None else "nothing was kept; with --cache DIR it can be resumed", quiet)
         raise

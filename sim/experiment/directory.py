@@ -1,4 +1,7 @@
-"""Directories of experiments: one run, replications, or a comparison; written whole or not at all.
+"""Directories of experiments: one run, replications, or a comparison.
+
+The tables are written whole or not at all.  The pictures are drawn once these are safe: one that fails is a warning
+that names it (`sim.results.pictures`), and the tables stay.
 
 One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
+from sim.model.files import write_text
 from sim.model.units import shown
 
 if TYPE_CHECKING:
@@ -62,20 +66,18 @@ def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
     """Write the directory of a Result or of Replications, with tables of groups (`sim.report.groups`) if there are."""
-    from sim.results.result import Result
     from sim.results.store import write_directory
 
     def write(folder: Path) -> None:
         _write(outcome, folder)
-        if picture:
-            _draw(outcome, folder / PICTURE)
         for name, table in (groups or {}).items():
             _write_groups(table, folder / f"by_{name}.csv")
 
     _drop_partial(Path(directory))
-    if isinstance(outcome, Result) and not picture and not groups:
-        return outcome.save(directory)
-    return write_directory(Path(directory), write)
+    target = write_directory(Path(directory), write)
+    if picture:
+        _draw(outcome, target / PICTURE)
+    return target
 
 
 def check_target(directory: str | Path) -> Path:
@@ -123,26 +125,19 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
-    from sim.results.store import MARK, versions, write_directory
+    from sim.results.store import MARK, versions, write_csv, write_directory
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
             _write(outcome, folder / folder_name(label))
-            if picture:
-                _draw(outcome, folder / folder_name(label) / PICTURE, until)
         table = comparison.table.copy()
         table.columns = ["_".join(names) for names in table.columns]
-        table.to_csv(folder / "comparison.csv")
-        comparison.pairs.to_csv(folder / "pairs.csv", index=False)
-        if until is not None:
-            _without_clock(comparison.plans).to_csv(folder / "plans.csv")
-        if picture:
-            _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
-            _draw_runs(runs, folder)
+        write_csv(table, folder / "comparison.csv")
+        write_csv(comparison.pairs, folder / "pairs.csv", index=False)
+        if not comparison.plans.empty:
+            write_csv(_without_clock(comparison.plans), folder / "plans.csv")
         for name, found in (groups or {}).items():
             _write_groups(found, folder / f"by_{name}.csv")
-            if picture:
-                _draw_groups(found, folder / f"by_{name}.png")
         _write_json(folder / _COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
@@ -151,29 +146,35 @@ def save_comparison(
             about["asked"] = dict(comparison.asked)
         _write_json(folder / MARK, about)
 
-    until = None  # the common end of the time axes
-    if not comparison.plans.empty:
-        until = max(first.end for outcome in runs.values() for first in _whole_runs(outcome)[:1])
     _drop_partial(Path(directory))
-    return write_directory(Path(directory), write)
+    target = write_directory(Path(directory), write)
+    if picture:
+        _draw_comparison(comparison, runs, groups or {}, target)
+    return target
 
 
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
     from sim.results.groups import flat
+    from sim.results.store import write_csv
 
-    flat(table).to_csv(path)
-
-
-def _draw_groups(table: pd.DataFrame, path: Path) -> None:
-    _save_figure(lambda plots: plots.groups(table), path)
+    write_csv(flat(table), path)
 
 
-def _draw_runs(runs: Mapping[str, Result | Replications], folder: Path) -> None:
-    """What the first run of each policy looks like beside those of the others."""
+def _draw_comparison(
+    comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups, folder: Path
+) -> None:
+    """All pictures of a comparison: of each policy, of them together, and of groups of tasks."""
     first = {label: whole[0] for label, outcome in runs.items() if (whole := _whole_runs(outcome))}
+    # Gantt charts of plans have a common end of their time axes.
+    until = None if comparison.plans.empty else max(run.end for run in first.values())
+    for label, outcome in runs.items():
+        _draw(outcome, folder / folder_name(label) / PICTURE, until)
+    _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
     if first:
         _save_figure(lambda plots: plots.distributions(first), folder / "distributions.png")
         _save_figure(lambda plots: plots.over_time(first), folder / "over_time.png")
+    for name, found in groups.items():
+        _save_figure(lambda plots, found=found: plots.groups(found), folder / f"by_{name}.png")  # type: ignore[misc]
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -344,7 +345,7 @@ def _load_replications(folder: Path) -> Replications:
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
     from sim.results.replications import Replications
-    from sim.results.store import MARK, versions
+    from sim.results.store import MARK, versions, write_table
 
     if not isinstance(outcome, Replications):
         outcome.save(folder)
@@ -353,10 +354,10 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
     first = outcome.results[0]
     first.save(folder / FIRST)
     # All that a comparison needs, private columns included.
-    outcome._frame().to_parquet(folder / "replications.parquet")
+    write_table(outcome._frame(), folder / "replications.parquet", index=None)
     _write_json(folder / "summary.json", outcome.to_json())
     if first.scenario is not None:
-        (folder / "scenario.yaml").write_text(first.scenario, encoding="utf-8")
+        write_text(folder / "scenario.yaml", first.scenario)
     about = {
         "name": outcome.name,
         "seed": outcome.seed,
@@ -370,7 +371,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
@@ -383,7 +384,11 @@ def _draw(outcome: Result | Replications, path: Path, until: float | None = None
 
 
 def _save_figure(draw: Callable[[Any], Any], path: Path) -> None:
-    from sim import plots
+    from sim.results.pictures import write_picture
 
-    # No date and no version of matplotlib inside: the same run gives the same file.
-    draw(plots).savefig(path, metadata={"Software": None})
+    def figure() -> Any:
+        from sim import plots
+
+        return draw(plots)
+
+    write_picture(figure, path)

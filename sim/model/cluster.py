@@ -316,6 +316,11 @@ class Cluster:
             found.append(device.type.price + (node.spec.price.over(carriers) if carries and carriers else FREE))
         return found
 
+    @cached_property
+    def has_watts(self) -> bool:
+        """Does any device draw power?  Without watts the energy of a run is not known, which is not 0 J."""
+        return any(d.type.power.idle or d.type.power.busy or d.type.power.sleep for d in self.devices)
+
     @property
     def priced(self) -> bool:
         """Does anything here cost money?"""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,38 @@ TEMPORARY = ".hetsim-"
 """How the names of files begin that are being written."""
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError raised in it that names no file, or a temporary one, name `path`: so it is when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not Path(os.fsdecode(error.filename)).name.startswith(TEMPORARY):
+            raise
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, in UTF-8 and with its line ends as they are."""
+    with naming(path):
+        path.write_text(text, encoding="utf-8", newline="")
+
+
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Have `write` make a file under another name, with the same suffix, then put it in its place: it is never there in
-    part, and nothing is left where that fails."""
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.absolute().parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    part, and nothing is left where that fails.  OSErrors name `path`."""
+    with naming(path):
+        handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.absolute().parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 @cache

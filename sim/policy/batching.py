@@ -121,13 +121,17 @@ class Take:
 
 
 class Discard:
-    """The oldest `count` requests, or these, will not be served; ask again at once."""
+    """The oldest `count` requests, or these, will not be served; ask again at once.
 
-    __slots__ = ("which", "reason")
+    expired: their time ran out, as in `Reject`; False where they are refused for another reason.
+    """
 
-    def __init__(self, which: int | Sequence[Task], reason: str = "too late"):
+    __slots__ = ("which", "reason", "expired")
+
+    def __init__(self, which: int | Sequence[Task], reason: str = "too late", expired: bool = True):
         self.which = which
         self.reason = reason
+        self.expired = expired
 
 
 class Linger:
@@ -255,7 +259,7 @@ class Dispatcher:
             yield Start(_which(queue, answer.which, answer.size), placement)
             return True
         if isinstance(answer, Discard):
-            yield Reject(_which(queue, answer.which), answer.reason)
+            yield Reject(_which(queue, answer.which), answer.reason, answer.expired)
             return True
         if not isinstance(answer, Linger):
             name = type(counter.batching).__name__

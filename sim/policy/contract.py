@@ -85,13 +85,18 @@ class Move(_Shown):
 
 
 class Reject(_Shown):
-    """End a waiting task, or waiting requests, for good, with a reason.  Also an admission's answer."""
+    """End a waiting task, or waiting requests, for good, with a reason.  Also an admission's answer.
 
-    __slots__ = ("task", "reason")
+    expired: it waited until its time ran out: its deadline or a timeout has passed, or cannot be met any more even
+    alone and at once.  Then its status is `expired`; where it is refused by choice it is `rejected`.
+    """
 
-    def __init__(self, task: Task | Requests | None = None, reason: str = "rejected"):
+    __slots__ = ("task", "reason", "expired")
+
+    def __init__(self, task: Task | Requests | None = None, reason: str = "rejected", expired: bool = False):
         self.task = task
         self.reason = reason
+        self.expired = expired
 
 
 class Hold(_Shown):

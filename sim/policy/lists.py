@@ -49,7 +49,7 @@ class ListScheduler(Scheduler):
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
     discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
     may start.
-    drop_expired: reject a task that comes to the head of its queue when its deadline has passed.
+    drop_expired: a task that comes to the head of its queue when its deadline has passed expires.
 
     Under "block" there is one queue, or one for each partition, merged at their heads.  Under "skip" tasks with equal
     demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so nothing
@@ -159,7 +159,7 @@ class ListScheduler(Scheduler):
                 return None
             if drop and task.deadline <= view.now:
                 queue.pop()
-                yield Reject(task, "its deadline passed while it waited")
+                yield Reject(task, "its deadline passed while it waited", expired=True)
                 continue
             placement = view.fit(task) if rule is None else rule(task, view)
             if placement is None:
@@ -227,7 +227,7 @@ class ListScheduler(Scheduler):
             if late or placement is not None:
                 queue.pop()
                 if placement is None:
-                    yield Reject(task, "its deadline passed while it waited")
+                    yield Reject(task, "its deadline passed while it waited", expired=True)
                 else:
                     yield Start(task, placement)
                 following = queue.head_entry()

@@ -265,7 +265,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
         "outcome": categorical(outcome, [OUTCOME_NAMES[code] for code in range(len(OUTCOME_NAMES))]),
         "busy": launches.busy,
         "lost": np.zeros(count) if launches.lost is None else launches.lost,
-        "energy_j": launches.energy,
+        "energy_j": launches.energy if record.input.cluster.has_watts else np.full(count, np.nan),
         "fill": launches.decided - record.ready[launches.task],
     }
     return pd.DataFrame(frame, columns=list(COLUMNS))

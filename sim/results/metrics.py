@@ -240,7 +240,7 @@ def cpu_allocation(run: Measured) -> float:
 
 
 def energy_j(run: Measured) -> float:
-    """Joules of all devices in the window: the sum of energy_tasks_j, _wasted_j, _idle_j and _sleep_j."""
+    """Joules of all devices in the window: energy_tasks_j, _wasted_j, _idle_j and _sleep_j; undefined without watts."""
     return energy_tasks_j(run) + energy_wasted_j(run) + energy_idle_j(run) + energy_sleep_j(run)
 
 
@@ -266,7 +266,7 @@ def energy_sleep_j(run: Measured) -> float:
 
 def energy_of_tasks_j(run: Measured) -> float:
     """Σ energy_j of the tasks: joules above idle of their work that counted."""
-    return float(run.column("energy_j").sum())
+    return float(run.column("energy_j").sum()) if run.result.record.input.cluster.has_watts else math.nan
 
 
 def gpu_seconds(run: Measured) -> float:
@@ -387,7 +387,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         "tasks": tasks,
         "completed": counting(COMPLETED, "completed"),
         "rejected": counting(REJECTED, "were rejected"),
-        "expired": counting(EXPIRED, "lost patience before they started"),
+        "expired": counting(EXPIRED, "ran out of time before they started"),
         "failed": counting(FAILED, "failed, or had a failed predecessor"),
         "unfinished": counting(UNFINISHED, "were waiting or running when the run ended"),
     }

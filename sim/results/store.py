@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.files import umask
+from sim.model.files import naming, umask, write_text
 from sim.model.randomness import JUDGED
 from sim.model.record import Record, RunInput
 
@@ -54,6 +54,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     """Have `write` fill a temporary sibling, then put it in the target's place.
 
     A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
+    An OSError names the file as it would have been called in the target.
     """
     if target.exists() or target.is_symlink():
         ours = target.is_dir() and not target.is_symlink() and ((target / mark).is_file() or not any(target.iterdir()))
@@ -71,8 +72,10 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
             shutil.rmtree(old)
         else:
             fresh.rename(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = str(error.filename).replace(str(fresh), str(target), 1)
         raise
     return target
 
@@ -82,14 +85,43 @@ def save(result: Result, target: Path) -> Path:
 
     def write(folder: Path) -> None:
         for name in TABLES:
-            _storable(getattr(result, name)).to_parquet(folder / f"{name}.parquet", index=False)
-        (folder / "summary.json").write_text(_json(result.to_json()), encoding="utf-8")
+            write_table(_storable(getattr(result, name)), folder / f"{name}.parquet")
+        write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
-            (folder / "scenario.yaml").write_text(result.scenario, encoding="utf-8")
+            write_text(folder / "scenario.yaml", result.scenario)
         _save_record(result.record, folder / "record")
-        (folder / MARK).write_text(_json(_description(result)), encoding="utf-8")
+        write_text(folder / MARK, _json(_description(result)))
 
     return write_directory(target, write)
+
+
+def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> None:
+    """Write a table as Parquet."""
+    with naming(path):
+        frame.to_parquet(path, index=index)
+
+
+def write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
+    """Write a table as CSV for people, many of whom open it in a spreadsheet: no text of it is run as a formula."""
+    shown = table.rename(columns=_no_formula)
+    shown.index = shown.index.map(_no_formulas)
+    with naming(path):
+        shown.map(_no_formula).to_csv(path, index=index)
+
+
+def _no_formulas(label: Any) -> Any:
+    return tuple(map(_no_formula, label)) if isinstance(label, tuple) else _no_formula(label)
+
+
+def _no_formula(cell: Any) -> Any:
+    """A text that a spreadsheet would run begins with an apostrophe instead, which it does not show; numbers stay."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _storable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -149,9 +181,9 @@ def _save_record(record: Record, folder: Path) -> None:
     columns["arrival"] = record.input.tasks.arrival
     if record.input.tasks.deadline is not None:
         columns["deadline"] = record.input.tasks.deadline
-    pd.DataFrame(columns).to_parquet(folder / "tasks.parquet", index=False)
+    write_table(pd.DataFrame(columns), folder / "tasks.parquet")
     if record.launches is not None:
-        pd.DataFrame(record.launches).to_parquet(folder / "launches.parquet", index=False)
+        write_table(pd.DataFrame(record.launches), folder / "launches.parquet")
     rest = {
         "end": record.end,
         "places": record.places,
@@ -161,7 +193,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "stats": record.stats,
     }
     text = json.dumps(rest, default=lambda value: value.item())
-    (folder / "rest.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "rest.json", text + "\n")
 
 
 def load(directory: Path) -> Result:

@@ -178,8 +178,13 @@ def _reasons(record: Record, rows: _Rows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally."""
+    """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally.
+
+    NaN where no device of the cluster has watts.
+    """
     count = len(record.status)
+    if not record.input.cluster.has_watts:
+        return np.full(count, np.nan)
     if not table.dynamic_watts.any() and (record.launches is None or not record.launches["energy"].any()):
         return np.zeros(count)
     launches = launches_of(record, table)

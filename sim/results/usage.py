@@ -26,7 +26,7 @@ class Usage:
     """Columns, one entry a device of the cluster, over one window.
 
     Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle, for
-    work that counted, `wasted` the same for work that was lost.
+    work that counted, `wasted` the same for work that was lost; all are NaN on a cluster without watts.
     """
 
     low: float
@@ -76,12 +76,13 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     wasted = places.spread(launches.place, lost, devices)
     energy -= lost
     spans = transfers_of(record, len(launches))
+    unknown = 0.0 if cluster.has_watts else np.nan
     copied = [places.spread(launches.place, overlap(*span, low, high), devices) for span in spans]
     return Usage(
         low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=taken, launches=number,
         uploading=copied[0], downloading=copied[1],
-        dynamic=places.spread(launches.place, energy, devices), wasted=wasted,
-        idle=watts_idle * up, sleep=watts_sleep * asleep,
+        dynamic=places.spread(launches.place, energy, devices) + unknown, wasted=wasted + unknown,
+        idle=watts_idle * up + unknown, sleep=watts_sleep * asleep + unknown,
         watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
     )  # fmt: skip
 
@@ -142,9 +143,9 @@ def allocated(
     order = np.lexsort((when, owner))
     when, owner = when[order], owner[order]
     level = np.minimum(np.cumsum(change[order]), 1.0)  # a device's changes sum to 0
-    span = np.diff(when, append=0.0)
-    span[np.append(owner[1:] != owner[:-1], True)] = 0.0
-    result[many] = np.bincount(owner, weights=level * span, minlength=len(devices))[many]
+    span = np.diff(when) * (owner[1:] == owner[:-1])
+    # A change without a successor on its device leaves a level of 0; there is no change where nothing was launched.
+    result[many] = np.bincount(owner[:-1], weights=level[:-1] * span, minlength=len(devices))[many]
     return result
 
 
@@ -174,7 +175,8 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
 
     `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
     `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
-    `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work.
+    `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work;
+    without watts in the cluster energies are NaN.
     Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
     """
     cluster = record.input.cluster

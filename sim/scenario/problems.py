@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from sim.errors import Problem, suggestion
 from sim.model.units import MOST
@@ -174,25 +174,28 @@ def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
 
 def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
     """The models that may stand at a location: a walk along the fields' annotations and the tags of unions."""
-    here = [model]
+    here: list[tuple[type[BaseModel], Any]] = [(model, None)]
     for part in location:
-        inner: list[type[BaseModel]] = []
-        for candidate in here:
+        inner: list[tuple[type[BaseModel], Any]] = []
+        for candidate, _ in here:
             for name, info in candidate.model_fields.items():
                 if part in (name, info.alias):
                     inner += _models_in([info.annotation, *info.metadata])
         if inner:
             here = inner
             continue
-        tagged = [candidate for candidate in here if part == candidate.__name__ or part in _tags(candidate)]
+        tagged = [(one, tag) for one, tag in here if part in (one.__name__, tag) or part in _tags(one)]
         here = tagged or here
-    return here
+    return [candidate for candidate, _ in here]
 
 
-def _models_in(annotations: Iterable[Any]) -> Iterator[type[BaseModel]]:
+def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
+    """The models in annotations, each with the tag by which a union whose form a function decides knows it."""
+    annotations = tuple(annotations)
+    tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield annotation
+            yield annotation, tag
         else:
             yield from _models_in(typing.get_args(annotation))
 

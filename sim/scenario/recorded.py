@@ -18,7 +18,7 @@ from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.resample import FEW, by_block, by_user
 from sim.scenario.served import Served
-from sim.scenario.served_llm import ServedLanguage
+from sim.scenario.served_llm import ServedLanguage, check_tokens
 from sim.scenario.site import limits_of, recorded_partitions
 from sim.scenario.streams import (
     Context,
@@ -162,6 +162,8 @@ def _requests(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Shape and times of the requests of a trace."""
     n = len(kept)
+    if isinstance(served, ServedLanguage):
+        check_tokens(table, kept)
     ways = served.recorded({key: values[kept] for key, values in table.extra.items()}, n)
     fits = [way for way in ways if context.modes.fits(way[0])]
     if not fits:

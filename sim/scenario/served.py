@@ -12,12 +12,11 @@ from sim.model.tasks import Mode, Tasks
 from sim.scenario import service_schema
 from sim.scenario.demand_schema import Demand
 from sim.scenario.document import Path_, key_of
-from sim.scenario.served_llm import whole
+from sim.scenario.served_llm import TOKENS, whole
 from sim.scenario.service_schema import ComputeStage
 from sim.scenario.streams import Context, Stream, draw_codes
 from sim.scenario.workload_schema import Entry
 
-TOKENS = ("prompt_tokens", "output_tokens")
 OWN = ("service", "batching")
 """Where an entry names a batching policy for itself."""
 UNLIMITED = 1 << 40

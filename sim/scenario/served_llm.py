@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.service import Autoscaling, LanguageService, StepTimes
 from sim.model.tasks import Mode, Tasks
@@ -14,7 +15,10 @@ from sim.scenario import llm_schema
 from sim.scenario.document import Path_, key_of
 from sim.scenario.streams import Context, Stream
 from sim.scenario.workload_schema import Entry
+from sim.workload.text_rows import MOST_PROBLEMS
+from sim.workload.traces import TaskTable
 
+TOKENS = ("prompt_tokens", "output_tokens")
 UNLIMITED = 1 << 40
 """KV blocks where memory sets no limit."""
 
@@ -72,11 +76,11 @@ class ServedLanguage:
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
         """The mode and the times of n requests of a trace, each alone; the columns of tokens are then in `extra`."""
-        missing = [name for name in ("prompt_tokens", "output_tokens") if name not in extra]
+        missing = [name for name in TOKENS if name not in extra]
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
-        self.extra = {name: whole(extra[name]) for name in ("prompt_tokens", "output_tokens")}
+        self.extra = {name: whole(extra[name]) for name in TOKENS}
         return [(self.mode(), self.alone())]
 
     def alone(self) -> np.ndarray:
@@ -130,6 +134,24 @@ def _rate(entry: Entry, stream: Stream) -> float:
 def step_times(service: llm_schema.LanguageModel) -> StepTimes:
     step = service.step
     return StepTimes(step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token)
+
+
+def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
+    """ScenarioError, with their lines, for requests of a trace that have no token of a prompt or of an answer."""
+    problems: list[Problem] = []
+    for name in TOKENS:
+        if name not in table.extra:
+            continue
+        rows = np.sort(kept[~(table.extra[name][kept] >= 1)])
+        for row in rows[:MOST_PROBLEMS].tolist():
+            told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
+            problems.append(Problem(told, file=table.source, line=table.line(row)))
+        if len(rows) > MOST_PROBLEMS:
+            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests whose {name} are below 1"
+            problems.append(Problem(more, file=table.source))
+    if problems:
+        problems.sort(key=lambda problem: problem.line or math.inf)
+        raise ScenarioError(problems)
 
 
 def whole(values: np.ndarray) -> np.ndarray:

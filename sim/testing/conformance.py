@@ -24,7 +24,7 @@ import numpy as np
 from sim.engine.simulation import Simulation
 from sim.errors import InvariantError, RunError
 from sim.model.cluster import Device
-from sim.model.record import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
+from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
 from sim.policy.contract import Decision, PlanProblem, Requests, Scheduler, Start, Stop, View
 from sim.testing.audit import audit
@@ -186,7 +186,7 @@ def examine(
 
 def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
     # A task whose predecessor was rejected fails.
-    accepted = (COMPLETED, REJECTED, FAILED) if may_reject else (COMPLETED,)
+    accepted = (COMPLETED, REJECTED, EXPIRED, FAILED) if may_reject else (COMPLETED,)
     for row, status in enumerate(record.status.tolist()):
         if status not in accepted:
             name = record.input.tasks.name(row)
@@ -195,13 +195,13 @@ def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
 
 
 def _refused(record: Record) -> Iterator[str]:
-    for row in np.flatnonzero(record.status == REJECTED).tolist():
-        name = record.input.tasks.name(row)
+    for row in np.flatnonzero(np.isin(record.status, (REJECTED, EXPIRED))).tolist():
+        told = f"task {record.input.tasks.name(row)} is {STATUS_NAMES[int(record.status[row])]}"
         if not record.reasons.get(row):
-            yield f"task {name} is rejected without a reason"
+            yield f"{told} without a reason"
         stopped = record.preemptions is not None and record.preemptions[row] > 0
         if record.start[row] == record.start[row] and not stopped:
-            yield f"task {name} is rejected although it had started at t = {record.start[row]:g} s"
+            yield f"{told} although it had started at t = {record.start[row]:g} s"
 
 
 def _difference(one: Record, two: Record) -> str:

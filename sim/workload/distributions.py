@@ -44,6 +44,7 @@ from sim.errors import Problem, ScenarioError, suggestion
 from sim.model import units
 from sim.model.described import Described
 from sim.model.paths import ExistingFile
+from sim.workload.compressed import opened
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -702,7 +703,8 @@ def read_column(path: Path, column: str) -> Floats:
 
             known = pyarrow.parquet.read_schema(path).names
         else:
-            known = [str(name) for name in pd.read_csv(path, nrows=0, skipinitialspace=True).columns]
+            with opened(path) as source:
+                known = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
     except (ValueError, OSError) as error:  # pandas' and pyarrow's own errors are both
         raise ScenarioError(Problem(f"cannot be read as a table: {error}", file=str(path))) from error
     if column not in known:
@@ -714,14 +716,15 @@ def read_column(path: Path, column: str) -> Floats:
         cells = pd.read_parquet(path, columns=[column])[column]
     else:
         # As text and with blank lines kept, so that a bad cell can be quoted with its line number.
-        cells = pd.read_csv(
-            path,
-            usecols=[column],
-            dtype=str,
-            keep_default_na=False,
-            skip_blank_lines=False,
-            skipinitialspace=True,
-        )[column]
+        with opened(path) as source:
+            cells = pd.read_csv(
+                source,
+                usecols=[column],
+                dtype=str,
+                keep_default_na=False,
+                skip_blank_lines=False,
+                skipinitialspace=True,
+            )[column]
     numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     bad = np.flatnonzero(~(numbers >= 0) | np.isinf(numbers))
     if len(bad):

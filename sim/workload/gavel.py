@@ -152,7 +152,7 @@ def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None
 def table_of(path: Path) -> Throughputs:
     """The table of throughputs in a file; ScenarioError with what is wrong with it."""
     try:
-        data = json.loads("\n".join(line for _, line in numbered_lines(path)))
+        data = json.loads("\n".join(line for _, line in numbered_lines(path, keep=True)))
     except json.JSONDecodeError as error:
         raise problem_of(path, f"is not JSON ({error.msg})", error.lineno) from None
     except RecursionError:

@@ -4,8 +4,10 @@
     25137.5  52468.0  150206.8 ...
 
 A first line `tasks machines`, which may be missing, then the times task after task, one column a machine, as many
-on a line as one likes.  -1 means that the task cannot run there, as in task-graph files.  Blank lines and lines
-that begin with # are skipped; a file may be compressed with gzip.
+on a line as one likes.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number
+on the first line, which is not used: how the machines differ (0 consistently, 1 in part so, 2 inconsistently).
+-1 means that the task cannot run there, as in task-graph files.  Blank lines and lines that begin with # are skipped; a
+file may be compressed with gzip.
 
 How many machines there are says, in this order, the first line, the option `machines` or the number of `types`,
 or lines of equal length.  Published files with one number a line and no first line need `machines`; those of
@@ -60,8 +62,8 @@ def read(
     """A matrix of times on unrelated machines, one row a task, one column a machine, which becomes a GPU type.
 
     `types` names the machines (default: m0, m1, ...), `machines` is their number where neither the file nor
-    `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`
-    (default: by its looks).
+    `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
+    or without a third number (default: by its looks).
     """
     return _Reader(Path(path), unit, types, machines, header).table()
 
@@ -111,16 +113,17 @@ class _Reader:
         if not rows or self.header is False:
             return None
         number, cells = rows[0]
-        fits = len(cells) == 2 and all(cell.isascii() and cell.isdigit() and len(cell) <= 18 for cell in cells)
-        if not fits or not all(map(int, cells)):
+        fits = len(cells) in (2, 3) and all(cell.isascii() and cell.isdigit() and len(cell) <= 18 for cell in cells)
+        if not fits or not all(map(int, cells[:2])):
             if self.header:
                 self._fail("the first line is not two whole numbers above 0, tasks and machines", number)
             return None
-        tasks, machines = map(int, cells)
-        pairs = all(len(others) == 2 for _, others in rows)
-        count = sum(len(others) for _, others in rows[1:])
-        if self.header is None and pairs and machines != 2 and tasks * machines != count:
-            return None  # a first task with whole times on two machines
+        tasks, machines = map(int, cells[:2])
+        if self.header is None and tasks * machines != sum(len(others) for _, others in rows[1:]):
+            # It may be a first task with whole times on two or three machines.
+            alike = [len(others) == len(cells) for _, others in rows[1:]]
+            if (all(alike) and machines != 2) if len(cells) == 2 else (any(alike) or not alike):
+                return None
         return tasks, machines
 
     def _checked(self, rows: Rows, first: int | None, tasks: int, machines: int) -> int:

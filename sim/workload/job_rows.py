@@ -167,7 +167,9 @@ class JobLog:
         self.seen = 0
         """Rows that stand for jobs, those left out included."""
         self.left_out: dict[str, list[int]] = {}
-        """By reason: how many, and the first line."""
+        """Jobs by reason: how many, and the first line."""
+        self.passed_over: dict[str, list[int]] = {}
+        """Rows that are no jobs of their own, in the same way."""
         self.first = math.inf
         """The first submission, where times are dates."""
         self.times: dict[str, str] = {}
@@ -196,6 +198,10 @@ class JobLog:
         """A job of the log that is not among the tasks, and why."""
         self.seen += 1
         _count(self.left_out, reason, line)
+
+    def pass_over(self, what: str, line: int) -> None:
+        """A row that is no job of its own: a step or a part of one, say."""
+        _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
         """Something to be counted about a job that is kept."""
@@ -284,6 +290,8 @@ class JobLog:
     def told(self) -> list[str]:
         """What was left out, and what is to be known of what was kept."""
         told = []
+        for what, (count, line) in self.passed_over.items():
+            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} (first: line {line})")
         for reason, (count, line) in self.left_out.items():
             told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: line {line})")
         for what, (count, line) in self._remarks.items():

@@ -108,7 +108,8 @@ class Assembly:
         begin = 0
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
             here = again[begin : begin + len(kept)]
-            self._drop("repeated rows", block, here & kept)
+            self._drop("repetitions", block, here & kept, self.log.passed_over)
+            self.log.seen -= int((here & kept).sum())
             kept &= ~here
             begin += len(kept)
 
@@ -127,10 +128,12 @@ class Assembly:
             kept &= ~head
         self.begin = jump
 
-    def _drop(self, reason: str, block: Block, rows: np.ndarray) -> None:
+    def _drop(
+        self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None
+    ) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
-            known = self.log.left_out.setdefault(reason, [0, line])
+            known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
             known[0] += int(rows.sum())
             known[1] = min(known[1], line)
 
@@ -138,7 +141,8 @@ class Assembly:
         if any(kept.any() for kept in self.kept):
             return
         if not self.log.seen:
-            self.log.fail("has no jobs")
+            rows = "; ".join(f"{what}: {number:,}" for what, (number, _) in self.log.passed_over.items())
+            self.log.fail("has no jobs" + (f" ({rows})" if rows else ""))
         reasons = "; ".join(f"{number:,} {reason}" for reason, (number, _) in self.log.left_out.items())
         self.log.fail(f"none of its {self.log.seen:,} jobs is left: {reasons}")
 

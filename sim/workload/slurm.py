@@ -10,7 +10,8 @@ the estimate that policies see and the column `time_limit`.  A single node is `r
 bars between.  Account is the column `account`, and so are `partition`, `qos` and `status`.  A job that was requeued
 and stands there again is a job of its own.
 
-Left out and counted: steps of jobs (12.batch, 12.0), jobs that never started, that still run, or hold nothing.
+Left out and counted: jobs that never started, that still run, or hold nothing.  Steps of jobs (12.batch, 12.0) are
+counted apart.
 Times are those of the machine that printed them, without a zone.
 Nodes are those of `scontrol show node`, on one line each or on several; those that are down are left out unless
 `down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
@@ -57,8 +58,7 @@ def read(log: JobLog) -> JobLog:
 def _job(log: JobLog, line: int, cells: list[str]) -> None:
     name, submit, start, end, state, limit, allocated, requested, nodes, priority = cells[:10]
     if "." in name:
-        log.leave_out("steps of jobs", line)
-        log.seen -= 1
+        log.pass_over("steps of jobs", line)
         return
     if start in NO_TIME:
         log.leave_out(f"never started ({state.split(' ')[0] or 'no state'})", line)

@@ -75,7 +75,7 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str) -> None:
         log.wrong(line, "submit", f"{submit:g} is negative")
         return
     if status in PARTIAL:
-        log.leave_out("part of a job that was checkpointed (status 2 to 4)", line)
+        log.pass_over("parts of jobs that were checkpointed (status 2 to 4)", line)
     elif status == CANCELLED and took <= 0:
         log.leave_out("cancelled before they started", line)
     elif took < 0:

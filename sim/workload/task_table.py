@@ -24,6 +24,7 @@ from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
 from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.workload.compressed import is_gzip, opened
 from sim.workload.text_rows import numbered_lines
 from sim.workload.traces import LISTS, NUMBERS, TaskTable
 
@@ -395,9 +396,7 @@ def _bytes_of(path: Path) -> pa.NativeFile:
     """The bytes of a CSV file, compressed with gzip or not, whatever its name."""
     import pyarrow as pa
 
-    with path.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-    return pa.input_stream(str(path), compression="gzip" if packed else None)
+    return pa.PythonFile(opened(path), "r") if is_gzip(path) else pa.input_stream(str(path), compression=None)
 
 
 def _no_text(path: Path) -> Problem | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.units import MOST_SECONDS, TIME, shown
+from sim.workload.compressed import check, is_gzip, opened
 
 MOST_PROBLEMS = 20
 """Problems of a file named one by one; the rest is counted."""
@@ -72,15 +71,18 @@ class Complaints:
         raise ScenarioError(found)
 
 
-def numbered_lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text, without its line feed, of one line after the other; compressed with gzip or not.
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
-    line of more than `longest` bytes (-1: as long as it likes).
+    line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
+    `sim.workload.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
     """
     file = str(path)
     number = 0
     try:
+        if keep:
+            check(path)
         with _opened(path) as stream:
             while raw := stream.readline(longest + 1 if longest >= 0 else -1):
                 number += 1
@@ -88,10 +90,6 @@ def numbered_lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
                     message = f"the line is longer than {longest / 1e6:g} MB, the most that is read"
                     raise ScenarioError(Problem(message, "", file, number))
                 yield number, _decoded(raw, number, file)
-    except EOFError:
-        raise ScenarioError(Problem("is damaged: the compressed data end too early", file=file)) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise ScenarioError(Problem(f"is damaged: it cannot be decompressed ({error})", file=file)) from None
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
 
@@ -111,22 +109,14 @@ def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
         line += error.object[: error.start].count(b"\n")
         message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
         raise ScenarioError(Problem(message, "", file, line)) from None
-    except EOFError:
-        raise ScenarioError(Problem("is damaged: the compressed data end too early", file=file)) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise ScenarioError(Problem(f"is damaged: it cannot be decompressed ({error})", file=file)) from None
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
 
 
-def _opened(path: Path) -> IO[bytes] | gzip.GzipFile:
-    with path.open("rb") as stream:
-        begin = stream.read(2)
-    if begin == b"\x1f\x8b":
-        return gzip.open(path, "rb")
-    if path.suffix.lower() == ".gz" and begin:
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix.lower() == ".gz" and path.stat().st_size and not is_gzip(path):
         raise ScenarioError(Problem("is not compressed with gzip, though its name says so", file=str(path)))
-    return path.open("rb")
+    return opened(path)
 
 
 def _decoded(raw: bytes, number: int, file: str) -> str:
@@ -141,7 +131,7 @@ def _decoded(raw: bytes, number: int, file: str) -> str:
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a text file, compressed with gzip or not; ScenarioError where it cannot be read as text."""
-    lines = [line for _, line in numbered_lines(path)]
+    lines = [line for _, line in numbered_lines(path, keep=True)]
     if not any(map(str.strip, lines)):
         raise ScenarioError(Problem("has no rows" if lines else "is empty", file=str(path)))
     return lines

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from itertools import combinations
 from shlex import quote
 from typing import Any
 
 import pandas as pd
 
-from sim.errors import UsageError
 from sim.experiment.policies import written
 from sim.report.html import elements
 from sim.report.html.elements import Cell, Section
@@ -106,12 +106,10 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     from sim import plots
 
     for name in metrics:
-        try:
-            drawn = plots.regret(found, name)
-        except UsageError:  # a metric of which neither way is better, or 0 at its best
-            continue
-        told = "How far each policy is from the best of them."
-        return elements.picture(drawn, f"regret in {metric_name(name)}", told)
+        # Refused for a metric of which neither way is better, or 0 at its best.
+        draw, told = partial(plots.regret, found, name), "How far each policy is from the best of them."
+        if drawn := elements.picture(draw, f"regret in {metric_name(name)}", told, optional=True):
+            return drawn
     return ""
 
 
@@ -122,10 +120,8 @@ def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off
-        try:
-            drawn = plots.pareto(found, one, other)
-        except UsageError:
-            continue
-        return elements.picture(drawn, f"{metric_name(one)} and {metric_name(other)}",
-                            "The dashed line joins what nothing else beats in both.")  # fmt: skip
+        alt = f"{metric_name(one)} and {metric_name(other)}"
+        told = "The dashed line joins what nothing else beats in both."
+        if drawn := elements.picture(partial(plots.pareto, found, one, other), alt, told, optional=True):
+            return drawn
     return ""

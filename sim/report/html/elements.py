@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from io import BytesIO
 from typing import Any, NamedTuple
+
+from sim.errors import UsageError
+from sim.results.pictures import attempt
 
 STYLE = """
 :root { color-scheme: light; --ink: #222; --muted: #666; --line: #e2e2e2; --mark: #0072b2; }
@@ -143,12 +146,28 @@ def warnings(texts: Iterable[str]) -> str:
     return "".join(f'<p class="warning">{escape(text)}</p>' for text in texts)
 
 
-def picture(figure: Any, alt: str, caption: str = "") -> str:
-    """A matplotlib figure, or the figure of axes, inside the page."""
-    whole = figure.get_figure(root=True) if hasattr(figure, "get_figure") else figure
-    whole = whole or figure
+def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
+    """What `draw` returns, a matplotlib figure or axes, inside the page; a warning instead where that fails.
+
+    An optional picture is left out where `draw` refuses by UsageError.
+    """
     data = BytesIO()
-    whole.savefig(data, format="png", dpi=PICTURE_DPI, metadata={"Software": None})
+
+    def write() -> None:
+        try:
+            drawn = draw()
+        except UsageError:
+            if not optional:
+                raise
+            return
+        whole = (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
+        whole.savefig(data, format="png", dpi=PICTURE_DPI, metadata={"Software": None})
+
+    failed = attempt(f'"{alt}"', write)
+    if failed is not None:
+        return warnings([failed])
+    if not data.getvalue():
+        return ""
     code = base64.b64encode(data.getvalue()).decode("ascii")
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f'<figure><img alt="{escape(alt)}" src="data:image/png;base64,{code}">{below}</figure>'

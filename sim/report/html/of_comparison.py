@@ -107,14 +107,14 @@ def _compared_pictures(found: Comparison) -> str:
     from sim import plots
     from sim.plots.style import MOST_LINES
 
-    parts = [elements.picture(plots.comparison(found), "metrics by policy")]
+    parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
     order = list(found.runs)
     if "response_mean" in found.metrics:  # of many only the first are told apart
         means = dict(zip(found.table.index, found.table["response_mean", "mean"].astype(float), strict=True))
         order.sort(key=means.__getitem__)
     first = {str(label): first_of(found.runs[label]) for label in (order if len(order) > MOST_LINES else found.runs)}
-    parts.append(elements.picture(plots.distributions(first), "distributions by policy"))
-    parts.append(elements.picture(plots.over_time(first), "the cluster over time by policy"))
+    parts.append(elements.picture(lambda: plots.distributions(first), "distributions by policy"))
+    parts.append(elements.picture(lambda: plots.over_time(first), "the cluster over time by policy"))
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     return "".join([*parts, regret_picture(found, directed), front_picture(found, directed)])

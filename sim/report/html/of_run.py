@@ -51,20 +51,15 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
         total, completed = outcome.metric("tasks"), outcome.metric("completed")
         yield f"{count(completed)} of {count(total)} tasks completed."
         for name in _TOLD:
-            if name in outcome.names and math.isfinite(outcome.metric(name)) and _modelled(outcome, name):
+            if name in outcome.names and math.isfinite(outcome.metric(name)):
                 yield f"{sentence_case(metric_name(name))}: {outcome.text(name)}."
         yield "This is one run: it tells nothing about chance. Replications add intervals."
         return
     for name, (mean, half, number) in _means(outcome).items():
-        if name in _TOLD and _modelled(outcome, name):
+        if name in _TOLD:
             value = several([mean], units_of(name), [half])[0]
             yield f"{sentence_case(metric_name(name))} is {value} (95 %, n = {number})."
     yield from outcome.remarks
-
-
-def _modelled(outcome: Outcome, name: str) -> bool:
-    """Energies of a cluster without powers are 0 because nobody gave any, which is no figure."""
-    return not name.endswith("_j") or bool(first_of(outcome).devices["energy_j"].any())
 
 
 def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
@@ -94,16 +89,15 @@ def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
 def _summary(outcome: Outcome) -> str:
     if isinstance(outcome, Result):
         values = {
-            name: value for name, value in outcome.values().items()
-            if not math.isnan(value) and _modelled(outcome, name)
-        }  # fmt: skip
+            name: value for name, value in outcome.values().items() if not math.isnan(value)
+        }
         finite = {name: (value, math.nan) for name, value in values.items() if math.isfinite(value)}
         texts = {name: outcome.text(name) for name in values} | _by_family(finite)
         return elements.table(
             ["metric", "value", "name"],
             [[metric_name(name), Cell(texts[name], value), name] for name, value in values.items()],
         )
-    means = {name: found for name, found in _means(outcome).items() if _modelled(outcome, name)}
+    means = _means(outcome)
     texts = _by_family({name: (mean, half) for name, (mean, half, _) in means.items()})
     rows = [
         [metric_name(name), Cell(texts[name], mean), Cell(str(number), number), name]
@@ -116,12 +110,14 @@ def _pictures(outcome: Outcome) -> str:
     from sim import plots
 
     first = first_of(outcome)
-    parts = [elements.picture(plots.default(outcome), "the run over time and how tasks fared")]
+    parts = [elements.picture(lambda: plots.default(outcome), "the run over time and how tasks fared")]
     if len(first.tasks):
-        parts.append(elements.picture(plots.heat_map(first), "busy devices over time", "What computed, and when."))
-        parts.append(elements.picture(plots.distributions({first.policy or "run": first}), "distributions over tasks"))
+        told = "What computed, and when."
+        parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", told))
+        runs = {first.policy or "run": first}
+        parts.append(elements.picture(lambda: plots.distributions(runs), "distributions over tasks"))
     if first.metric("energy_j") > 0:
-        parts.append(elements.picture(plots.power(first), "power over time", "The area is the energy."))
+        parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
     return "".join(parts) + (f"<p>{note}</p>" if note else "")
 
@@ -177,7 +173,7 @@ def _devices(first: Result) -> str:
     table = first.devices
     names = [name for name in ("utilisation", "allocation") if table[name].notna().any()]
     kept = table if len(table) <= MOST_DEVICES else table.nlargest(MOST_DEVICES, "busy", keep="first")
-    drawn = bool(table["energy_j"].any())
+    drawn = bool(table["energy_j"].notna().any())
     energies = _texts("energy_j", kept["energy_j"].tolist())
     rows = []
     for record, drew in zip(kept.to_dict("records"), energies, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -148,19 +149,16 @@ def _swept_pictures(found: Sweep) -> str:
     parts = []
     for name in found.shown_metrics[:2]:
         if len(varied) == 1:
-            try:
-                drawn = plots.against(found, varied[0], name)
-            except UsageError:  # samples of a list, of which some are the same, or all have failed
-                break
-            parts.append(elements.picture(drawn, f"{metric_name(name)} against {varied[0]}"))
+            # Refused for samples of a list of which some are the same, or where all have failed.
+            draw = partial(plots.against, found, varied[0], name)
+            parts.append(elements.picture(draw, f"{metric_name(name)} against {varied[0]}", optional=True))
         elif len(varied) == 2:
             for policy in policies[:4]:
                 where = {"policy": policy} if len(policies) > 1 else None
-                try:
-                    drawn = plots.sweep_map(found, varied[0], varied[1], name, where=where)
-                except UsageError:  # sampled points are no grid
-                    break
-                parts.append(elements.picture(drawn, f"{metric_name(name)} over {varied[0]} and {varied[1]}"))
+                # Refused where sampled points are no grid.
+                draw = partial(plots.sweep_map, found, varied[0], varied[1], name, where=where)
+                alt = f"{metric_name(name)} over {varied[0]} and {varied[1]}"
+                parts.append(elements.picture(draw, alt, optional=True))
     if len(policies) > 1:
         parts.append(regret_picture(found, found.shown_metrics))
     parts.append(front_picture(found, found.shown_metrics))

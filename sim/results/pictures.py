@@ -1,0 +1,34 @@
+"""Drawing a picture of results: one that fails is a warning, never the loss of what it shows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sim.errors import PictureWarning
+from sim.model.files import write_whole
+
+
+def attempt(name: str, draw: Callable[[], Any]) -> str | None:
+    """Draw a picture; where that fails, warn by a PictureWarning and return its message, which has the `name`."""
+    try:
+        draw()
+    except Exception as error:  # matplotlib, fonts, a full disk: tables without a picture are better than none
+        said = " ".join(str(error).split()) or "no message"
+        reason = isinstance(error, OSError) and error.strerror
+        message = f"the picture {name} could not be drawn: {reason or f'{type(error).__name__}: {said}'}"
+        warnings.warn(message, PictureWarning, stacklevel=2)
+        return message
+    return None
+
+
+def write_picture(draw: Callable[[], Any], path: Path) -> bool:
+    """Draw a figure into a file, whole or not at all; was it drawn?"""
+
+    def write(file: Path) -> None:
+        # No date and no version of matplotlib inside: the same run gives the same file.
+        draw().savefig(file, metadata={"Software": None})
+
+    return attempt(str(path), lambda: write_whole(path, write)) is None
