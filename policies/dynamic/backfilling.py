@@ -206,8 +206,11 @@ class Reserving(Backfilling):
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         self._compare(view)
         if not self._promised:
-            self._profile = None  # it has no reservations, and does not know of the heads that start now
-            if not (yield from self.start_heads(view)):
+            launches = view.launches
+            heads = yield from self.start_heads(view)
+            if not heads or view.launches != launches:
+                self._profile = None  # it does not know of what has just started
+            if not heads:
                 yield WAIT_FOR_READY
                 return
         window = self.window
