@@ -196,5 +196,10 @@ class Occupancy:
     def _first_time(self, number: int, mode: Mode) -> float:
         if number in self.shared:
             return -math.inf
-        windows = self.timelines[number].windows(mode)
-        return windows[-1][0] if windows and windows[-1][1] == math.inf else math.inf
+        timeline = self.timelines[number]
+        timeline.forget(self._view.now)  # it may have had more room before
+        if timeline.usable(mode):
+            for time, span in zip(timeline.times, timeline.spans, strict=True):
+                if span.fits(mode, mode.gpus, mode.cpus, mode.memory):
+                    return time
+        return math.inf

@@ -45,8 +45,6 @@ class Profile:
         self._view = view
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number."""
-        self._first: dict[Mode, list[float]] = {}
-        """As `Occupancy.first_times`; inf of nodes with reservations or fractions."""
         self.pools = {one: Pool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -65,8 +63,6 @@ class Profile:
             timeline = self._reserved[number] = (earlier or self._occupancy.timelines[number]).copy()
             timeline.forget(self._view.now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
-            for times in self._first.values():
-                times[number] = math.inf
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
         self.commutes = self.commutes and (mode.on_cpu or mode.whole)
@@ -79,13 +75,10 @@ class Profile:
 
     def restore(self, number: int, before: Timeline | None) -> None:
         """A node is as it was before; None: it has no reservations any more."""
-        if before is not None:
+        if before is None:
+            del self._reserved[number]
+        else:
             self._reserved[number] = before
-            return
-        del self._reserved[number]
-        if number not in self._occupancy.shared:
-            for mode, times in self._first.items():
-                times[number] = self._occupancy.first_times(mode)[number]
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
@@ -118,19 +111,17 @@ class Profile:
                         break
             return best, chosen
         known, shared = self._occupancy.first_times(mode), self._occupancy.shared
-        times = self._first.get(mode)
-        if times is None:
-            times = self._first[mode] = known.copy()
-            for number in (*self._reserved, *shared):
-                times[number] = math.inf
+        walked = self._reserved
+        if shared:
+            walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
+        times = known.copy()
+        for number in walked:
+            times[number] = math.inf
         first = min(times)
         if first <= now:
             best, chosen = now, next(number for number, time in enumerate(times) if time <= now)
         elif first < before:
             best, chosen = first, times.index(first)
-        walked = self._reserved
-        if shared:
-            walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
         for number, timeline in walked.items():
             since = known[number]
             if since > best or (since == best and number > chosen):

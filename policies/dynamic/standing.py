@@ -87,6 +87,8 @@ class Standing:
 
     def began(self, task: Task, placement: Placement) -> None:
         """A task is about to start."""
+        if self._profile is None:
+            return
         place = next((place for place, made in enumerate(self._made) if made.task is task), -1)
         found = self._made[place].found if place >= 0 else None
         if found is None or not self._is_due(found, placement):
