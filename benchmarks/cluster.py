@@ -1,7 +1,8 @@
 """GPU clusters: `python -m benchmarks.cluster [--quick] [--only A,B]` with A, B of the figures that --help names.
 
 A million jobs with gangs on 2,000 GPUs under the schedulers people run, costlier ones on a cluster with too much to do,
-one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times are those of the processor.
+one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times
+are those of the processor.
 Jobs: 1, 2, 4 and 8 GPUs with shares .60, .15, .15, .10; lognormal durations of median 600 s, shape 1 (mean 989 s), on
 whole seconds; Poisson arrivals; gangs stay on one node of 8 GPUs; first fit; exact estimates.
 AccaSim wants an environment of its own:
@@ -19,7 +20,6 @@ import gc
 import json
 import math
 import signal
-import statistics
 import subprocess
 import tempfile
 import time
@@ -180,66 +180,6 @@ def saturation_figures(sizes: Sizes) -> Iterator[Row]:
     work = float((jobs.width * jobs.duration)[window].sum())
     share = work / (float(np.ptp(began[window])) * 2_000)
     yield Row("fcfs saturates at (allocation under overload)", f"{share:.3f}")
-
-
-SATURATED: dict[str, dict[str, Any]] = {
-    "easy_backfill": {},
-    "slurm_multifactor": {},
-    "conservative_backfill": {},
-    "allox": {},
-    "afs": {},
-    "pollux": {},
-    "optimus": {},
-    "afs, jobs of several sizes": {"sizes": 4},
-    "pollux, jobs of several sizes": {"sizes": 4},
-    "optimus, jobs of several sizes": {"sizes": 4},
-    "finish_time_fairness": {},
-    "finish_time_fairness with pairs": {"pairs": True},
-}
-
-
-class OutOfTime(BaseException):
-    """Not an Exception: the engine would say that the policy raised it."""
-
-
-def limited(step: Callable[[], float], limit: float) -> float:
-    """What a step returns; inf if it takes more processor seconds than the limit."""
-
-    def stop(*_: Any) -> None:
-        raise OutOfTime
-
-    previous = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, limit)
-    try:
-        return step()
-    except OutOfTime:
-        return math.inf
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous)
-
-
-def saturated_figures(sizes: Sizes, limit: float) -> Iterator[Row]:
-    """Cost a job on 512 GPUs that are asked for 1.2 times: the queue grows all the time.  And at .95."""
-    for name, more in SATURATED.items():
-        policy, texts, late = name.split(",")[0].split(" ")[0], [], False
-        for count in sizes.saturated:
-            jobs = draw(count, 512, 1.2)
-            spent = math.inf if late else limited(lambda: simulate(jobs, 64, policy, **more)[0], limit)  # noqa: B023
-            late = spent == math.inf
-            texts.append("-" if late else f"{spent / count * 1e6:,.0f}")
-        yield Row(f"{name}, load 1.2", ", ".join(texts) + f" µs a job ({' / '.join(map(str, sizes.saturated))})")
-    for count in (2_000, 4_000, 8_000):
-        jobs = draw(min(count, sizes.jobs), 512, 0.95)
-        spent = in_turns(
-            sizes.repetitions,
-            easy=lambda: simulate(jobs, 64, "easy_backfill")[0],  # noqa: B023
-            slurm=lambda: simulate(jobs, 64, "slurm_multifactor")[0],  # noqa: B023
-        )
-        ratio = median_ratio(spent["slurm"], spent["easy"])
-        each = statistics.median(spent["slurm"]) / count * 1e6
-        figure = f"slurm_multifactor over EASY, {count:,} jobs, 0.95"
-        yield Row(figure, f"{ratio:.1f} × ({each:.0f} µs a job)", "≤ 3 ×", ratio <= 3)
 
 
 def peak(jobs: int, policy: str = "fcfs") -> None:
@@ -435,10 +375,13 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    from benchmarks.saturated import saturated_figures
+
     parser = parser_of("cluster", __doc__, [*FIGURES, "saturated", "openb", "accasim"])
     parser.add_argument("--openb", metavar="FOLDER", default="openb", help="with Alibaba's nodes and pods of 2023")
     parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")
-    parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0, help="of one run of AccaSim, or of `saturated`")
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0,
+                        help="of one run of AccaSim, or of `saturated`")  # fmt: skip
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
     figures: dict[str, Callable[[], Iterator[Row]]] = {

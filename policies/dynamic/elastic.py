@@ -20,10 +20,13 @@ from typing import Any, Protocol
 from policies.dynamic.rigid import RigidJobs
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, Stop, View, Wait
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
+
+ROUND_COST = 10e-6
+"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
 
 Sizes = dict[str, list[Mode]]
 """By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
@@ -91,6 +94,15 @@ class Elastic(Scheduler):
         """Rows of all others that wait or run."""
         self._whole = True
         """Have all sizes been whole numbers?"""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        """Jobs of one size are dealt with mode by mode."""
+        for shape in problem.tasks.shapes:
+            there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
+            on_cpu = sum(mode.on_cpu for mode in there)
+            if max(on_cpu, len(there) - on_cpu) > 1:
+                return ROUND_COST
+        return 0.0
 
     def begin(self, view: View) -> None:
         for device in view.cluster.devices:

@@ -34,9 +34,23 @@ from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, PlacementRule, Scheduler, Start, Stop, View
+from sim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Hold,
+    PlacementRule,
+    PlanProblem,
+    Scheduler,
+    Start,
+    Stop,
+    View,
+)
 
 Weight = Annotated[float, Field(ge=0)]
+
+ROUND_COST = 4e-6
+"""Seconds that a waiting job adds to a round (docs/speed.md)."""
 
 Owner = Member | str
 """Of usage: an account and a user of it, or without accounts a user."""
@@ -103,6 +117,9 @@ class SlurmMultifactor(Scheduler):
         """By row: demands of waiting tasks; and how many have each of them."""
         self._demands: dict[Demand, int] = {}
         self._highest = 0.0
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -184,7 +201,7 @@ class SlurmMultifactor(Scheduler):
             return owed
         usage = self._usage
         if self.tree is not None:
-            self._owed = self.tree.factors({member: usage[member] for member in usage})
+            self._owed = {**self.tree.factors({m: usage[m] for m in usage if not isinstance(m, str)})}
             return self._owed[owner]
         part, total = self.shares.get(task.user, 1.0) / self._shares, usage.total
         owed = self._owed[owner] = float(2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / part))
