@@ -52,8 +52,6 @@ Weight = Annotated[float, Field(ge=0)]
 ROUND_COST = 4e-6
 """Seconds that a waiting job adds to a round (docs/speed.md)."""
 
-Owner = Member | str
-"""Of usage: an account and a user of it, or without accounts a user."""
 
 
 class SlurmMultifactor(Scheduler):
@@ -101,11 +99,11 @@ class SlurmMultifactor(Scheduler):
         self.depth = depth
         self.rule = placement
         self._gpus = 1.0
-        self._usage: DecayedUsage[Owner] = DecayedUsage(half_life)
+        self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
         self._shares = 0.0
         """Of all users."""
-        self._owed: dict[Owner, float] = {}
+        self._owed: dict[Member, float] = {}
         """Factors of fair share, as far as they were asked for in this round."""
         self._running: dict[int, Running] = {}
         """What runs, by row, in the order of the starts."""
@@ -170,8 +168,9 @@ class SlurmMultifactor(Scheduler):
                 self._usage.change_rate(owner, -_millionths(entry.mode))
             self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
 
-    def _owner(self, task: Task) -> Owner:
-        return task.user if self.tree is None else (task.label("account"), task.user or "nobody")
+    def _owner(self, task: Task) -> Member:
+        """To which usage is added what it receives: without accounts, its user's."""
+        return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
 
     def _counted(self, entry: Running) -> float:
         """What a running task has received that is in the usage."""
@@ -201,7 +200,7 @@ class SlurmMultifactor(Scheduler):
             return owed
         usage = self._usage
         if self.tree is not None:
-            self._owed = {**self.tree.factors({m: usage[m] for m in usage if not isinstance(m, str)})}
+            self._owed = self.tree.factors({member: usage[member] for member in usage})
             return self._owed[owner]
         part, total = self.shares.get(task.user, 1.0) / self._shares, usage.total
         owed = self._owed[owner] = float(2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / part))
