@@ -8,12 +8,14 @@ the classic formula 2^(-usage / shares) on the part of all GPU time that the use
 `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
 (`policies.dynamic.qos`); else it closes its partition's nodes to those behind it.  The first `depth` of these (at most
 `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's backfill scheduler
-(`bf_max_job_test`, `bf_max_job_user`).  Whom a limit keeps blocks nobody.
+(`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights, and nobody knows what they do together; jobs beyond `depth` cannot backfill; requeued work is
+Weakness: many weights, whose joint effect is hard to foresee; jobs beyond `depth` cannot backfill; requeued work is
 lost, and a busy high tier can requeue a long job for ever.
-Cost: a sort of those who wait and `depth` reservations a round in which anything came free, or somebody came.
+Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
+behind the first one that moved in the order (`policies.dynamic.standing`).  Usage takes O(1) a start and an end; where
+rates change (transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
@@ -51,7 +53,6 @@ Weight = Annotated[float, Field(ge=0)]
 
 ROUND_COST = 4e-6
 """Seconds that a waiting job adds to a round (docs/speed.md)."""
-
 
 
 class SlurmMultifactor(Scheduler):
