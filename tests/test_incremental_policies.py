@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate, tasks_of
 
+import sim
 from policies.dynamic.afs import Afs
 from policies.dynamic.conservative_backfill import ConservativeBackfill
 from policies.dynamic.decayed_usage import DecayedUsage
@@ -19,7 +20,7 @@ from policies.dynamic.standing import Standing
 from sim.engine.view import EngineView
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
 from sim.policy import PlanProblem
-from sim.scenario.build import may_take_long
+from sim.scenario.long_runs import may_take_long, offered_load
 
 GPU = DeviceType("g")
 NODES = NodeSpec(cpus=16, accelerators=((GPU, 4),), count=3)
@@ -164,16 +165,32 @@ def test_jobs_of_one_size_are_dealt_with_as_all_others(policy, seed):
 
 
 @functools.cache
-def problem(sizes, count):
-    return PlanProblem(jobs(0, count=count, sizes=sizes), Cluster([NODES]))
+def problem(sizes, count, load):
+    return PlanProblem(jobs(0, count=count, sizes=sizes, load=load), Cluster([NODES]))
+
+
+def test_the_offered_load_is_that_of_the_draw():
+    for load in (0.5, 2.0):
+        assert offered_load(problem(1, 2_000, load).tasks, Cluster([NODES])) == pytest.approx(load, rel=0.1)
 
 
 @pytest.mark.parametrize("policy", [Afs, Optimus, Pollux])
-def test_a_run_that_may_take_long_says_so(policy):
-    """Only where there are sizes to choose from, and many jobs."""
+def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
+    """Only where there are sizes to choose from, the queue grows, and there are many jobs."""
+    monkeypatch.setattr("sim.scenario.long_runs.LONG", 1.0)
     scheduler = policy()
-    assert may_take_long(scheduler, "x", problem(1, 6_000)) == []
-    assert may_take_long(scheduler, "x", problem(3, 500)) == []
-    (text,) = may_take_long(scheduler, "x", problem(3, 6_000))
-    assert text.startswith("x looks at all waiting tasks in each round")
-    assert "with 6,000 up to" in text
+    assert may_take_long(scheduler, "x", problem(1, 2_000, 2.0)) == []
+    assert may_take_long(scheduler, "x", problem(3, 2_000, 0.5)) == []
+    assert may_take_long(scheduler, "x", problem(3, 200, 2.0)) == []
+    (text,) = may_take_long(scheduler, "x", problem(3, 2_000, 2.0))
+    assert text.startswith("x looks at all waiting tasks in each round, and at a load of")
+    assert "with 2,000 tasks a run may take" in text
+
+
+def test_the_warning_is_among_those_of_the_run(monkeypatch):
+    monkeypatch.setattr("sim.scenario.long_runs.LONG", 1e-9)
+    job = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "10/s"}, "count": 30, "gpu_time": "1 s"}
+    nodes = [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]
+    scenario = {"name": "s", "cluster": {"nodes": nodes}, "workload": [job], "policy": "slurm_multifactor"}
+    assert any("slurm_multifactor looks at all waiting tasks" in text for text in sim.run(scenario).warnings)
+    assert not any("looks at all" in text for text in sim.run({**scenario, "policy": "fcfs"}).warnings)

@@ -20,12 +20,16 @@ from sim.policy import (
     Hold,
     ListScheduler,
     PlacementRule,
+    PlanProblem,
     Start,
     TaskQueue,
     View,
     nodes_of,
     partition_of,
 )
+
+ROUND_COST = 1e-6
+"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
 
 Demand = Any
 """A shape, and where admission ties tasks to some of its modes these besides."""
@@ -170,6 +174,9 @@ class Reserving(Backfilling):
         """Tasks of the window that were looked at."""
         self._overrun: dict[int, None] = {}
         """Running tasks that have passed their estimates."""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST if self.window.size is None else 0.0
 
     def begin(self, view: View) -> None:
         self._occupancy = Occupancy(view)

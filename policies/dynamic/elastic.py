@@ -26,7 +26,7 @@ from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
 
-ROUND_COST = 10e-6
+ROUND_COST = 3e-6
 """Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
 
 Sizes = dict[str, list[Mode]]

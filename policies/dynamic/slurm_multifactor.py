@@ -51,7 +51,7 @@ from sim.policy import (
 
 Weight = Annotated[float, Field(ge=0)]
 
-ROUND_COST = 4e-6
+ROUND_COST = 2e-6
 """Seconds that a waiting job adds to a round (docs/speed.md)."""
 
 

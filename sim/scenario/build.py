@@ -26,6 +26,7 @@ from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
 from sim.scenario.document import Document, Path_
 from sim.scenario.fields import Model
+from sim.scenario.long_runs import may_take_long
 from sim.scenario.modes import ModeBook
 from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 
 HOPELESS = 0.01
 """Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
-
-LONG = 300.0
-"""Seconds from which on a run is said to take long."""
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
@@ -120,19 +118,6 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0) -> 
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
-
-
-def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """A warning if the rounds of a scheduler look at all waiting tasks, and there are many."""
-    cost, count = scheduler.round_cost(problem), len(problem.tasks)
-    longest = cost * count**2  # two rounds a task, and half of the tasks wait on average if the queue never shrinks
-    if longest < LONG:
-        return []
-    return [
-        f"{name} looks at all waiting tasks in each round, so a run takes time quadratic in its tasks where the queue "
-        f"grows: with {count:,} up to {longest / 60:,.0f} minutes (see docs/speed.md); fewer tasks, more devices, or a "
-        "policy that looks at a bounded number keep it short"
-    ]
 
 
 def _may_come(entries: list[Entry], horizon: float) -> bool:
