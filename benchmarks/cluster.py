@@ -1,13 +1,15 @@
 """GPU clusters: `python -m benchmarks.cluster [--quick] [--only A,B]` with A, B of the figures that --help names.
 
-A million jobs with gangs on 2,000 GPUs under the schedulers people run, one program over fractions, an excerpt of
-Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times are those of the processor.
+A million jobs with gangs on 2,000 GPUs under the schedulers people run, costlier ones on a cluster with too much to do,
+one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times
+are those of the processor.
 Jobs: 1, 2, 4 and 8 GPUs with shares .60, .15, .15, .10; lognormal durations of median 600 s, shape 1 (mean 989 s), on
 whole seconds; Poisson arrivals; gangs stay on one node of 8 GPUs; first fit; exact estimates.
 AccaSim wants an environment of its own:
     python -m venv accasim-env && accasim-env/bin/pip install accasim
     python -m benchmarks.cluster --only accasim --accasim accasim-env/bin/python
-A run of AccaSim that takes longer than --limit seconds is made again with fewer jobs; the figure says how many.
+A run of AccaSim that takes longer than --limit seconds is made again with fewer jobs; the figure says how many.  Of
+`saturated` a run that takes longer is left out, as are those with more jobs.
 `openb` wants the folder with openb_node_list_all_node.csv and a list of pods (alibaba/clusterdata,
 cluster-trace-gpu-v2023): --openb FOLDER.
 """
@@ -60,7 +62,10 @@ class Sizes:
     peer_nodes: tuple[int, ...] = (64, 512)
 
 
-QUICK = Sizes(1, 100_000, 20_000, 5_000, 1_000, (64,))
+    saturated: tuple[int, ...] = (1_000, 4_000, 16_000)
+
+
+QUICK = Sizes(1, 100_000, 20_000, 5_000, 1_000, (64,), (200, 400))
 
 
 # The load ----------------------------------------------------------------------------------------------------------
@@ -83,32 +88,42 @@ def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
     return Jobs(arrival, width, duration)
 
 
-def run_input(jobs: Jobs, nodes: int, policy: str, span: bool = False) -> Any:
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+def run_input(
+    jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, **parameters: Any
+) -> Any:
+    """sizes: of each job, twice the GPUs for 1.8 times the speed, up to a node.  pairs: devices that two jobs of four
+    classes share, with measured speeds."""
+    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
     from sim.model.record import RunInput
     from sim.model.tasks import Mode, Shape, Tasks
     from sim.scenario.policy_schema import PolicySpec
 
-    kind = DeviceType("gpu")
-    times = jobs.duration.reshape(-1, 1)
+    kind, classes = DeviceType("gpu"), "abcd"
+    if pairs:
+        slower = tuple((x, y, 1.1 + 0.2 * (i + j)) for i, x in enumerate(classes) for j, y in enumerate(classes))
+        kind = DeviceType("gpu", streams=2, sharing=Sharing("timeslice", pairs=slower))
+        parameters["pairs"] = True
+    shapes, speeds = [], 1.8 ** np.arange(sizes)
+    for width in WIDTHS:
+        widths = [width * 2**n for n in range(sizes) if width * 2**n <= max(WIDTHS)]
+        shapes.append(Shape([Mode(f"{w} gpu", kind, gpus=w, share=WHOLE, span_any=span) for w in widths]))
+    times = jobs.duration.reshape(-1, 1) / speeds
     tasks = Tasks(
-        arrival=jobs.arrival,
-        shape=np.searchsorted(WIDTHS, jobs.width),
-        shapes=[Shape([Mode(f"{width} gpu", kind, gpus=width, share=WHOLE, span_any=span)]) for width in WIDTHS],
-        time=times,
-        estimate=times,
-    )
+        arrival=jobs.arrival, shape=np.searchsorted(WIDTHS, jobs.width), shapes=shapes, time=times, estimate=times,
+        classes=list(classes), class_code=np.arange(len(times)) % len(classes) if pairs else None,
+    )  # fmt: skip
     cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
-    parameters = {"depth": DEPTH} if policy == "easy_backfill" else {}
+    if policy == "easy_backfill":
+        parameters["depth"] = DEPTH
     return RunInput("cluster", cluster, tasks, PolicySpec("scheduler", policy, parameters).make(), policy=policy)
 
 
-def simulate(jobs: Jobs, nodes: int, policy: str, span: bool = False) -> tuple[float, Any]:
+def simulate(jobs: Jobs, nodes: int, policy: str, span: bool = False, **more: Any) -> tuple[float, Any]:
     """Processor seconds of a run from arrays to the record, and the record."""
     from sim.engine.simulation import Simulation
 
     gc.collect()
-    run = run_input(jobs, nodes, policy, span)
+    run = run_input(jobs, nodes, policy, span, **more)
     began = time.process_time()
     record = Simulation(run).run()
     return time.process_time() - began, record
@@ -360,14 +375,18 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = parser_of("cluster", __doc__, [*FIGURES, "openb", "accasim"])
+    from benchmarks.saturated import saturated_figures
+
+    parser = parser_of("cluster", __doc__, [*FIGURES, "saturated", "openb", "accasim"])
     parser.add_argument("--openb", metavar="FOLDER", default="openb", help="with Alibaba's nodes and pods of 2023")
     parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")
-    parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0, help="of one run of AccaSim")
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0,
+                        help="of one run of AccaSim, or of `saturated`")  # fmt: skip
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
     figures: dict[str, Callable[[], Iterator[Row]]] = {
         **{name: partial(figure, sizes) for name, figure in FIGURES.items()},
+        "saturated": partial(saturated_figures, sizes, limit=options.limit),
         "openb": partial(openb_figures, sizes, folder=options.openb),
         "accasim": partial(accasim_figures, sizes, interpreter=options.accasim, limit=options.limit),
     }

@@ -62,6 +62,7 @@ def test_every_figure_of_serving_runs(name: str, line: str):
     ("name", "line"),
     [
         ("program", "one max-min program, 512 jobs × 4 types"),
+        ("saturated", "finish_time_fairness with pairs"),
         ("openb", "--openb FOLDER"),
         ("accasim", "pip install accasim"),
         ("growth", "time a job, 20,000 / 5,000: las"),

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
+from policies.dynamic.occupancy import Occupancy
 from policies.dynamic.reservations import Profile, Reservation
 from sim.model.cluster import Device, Partition
 from sim.model.tasks import Task
@@ -19,12 +20,16 @@ from sim.policy import (
     Hold,
     ListScheduler,
     PlacementRule,
+    PlanProblem,
     Start,
     TaskQueue,
     View,
     nodes_of,
     partition_of,
 )
+
+ROUND_COST = 1e-6
+"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
 
 Demand = Any
 """A shape, and where admission ties tasks to some of its modes these besides."""
@@ -165,11 +170,16 @@ class Reserving(Backfilling):
         """Expected ends of running tasks, by row; and the same as a heap."""
         self._ends: list[tuple[float, int]] = []
         self._ended: list[int] = []
-        self._down: dict[Device, None] = {}
         self._standing = 0
         """Tasks of the window that were looked at."""
         self._overrun: dict[int, None] = {}
         """Running tasks that have passed their estimates."""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST if self.window.size is None else 0.0
+
+    def begin(self, view: View) -> None:
+        self._occupancy = Occupancy(view)
 
     def promises(self, task: Task) -> bool:
         """Is this task given a reservation if it cannot start now?"""
@@ -180,6 +190,7 @@ class Reserving(Backfilling):
 
     def gone(self, task: Task) -> None:
         super().gone(task)
+        self._occupancy.ended(task)
         if self._promised.pop(task.index, None) is not None:
             self._profile = None
         if self._expected.pop(task.index, None) is not None:
@@ -187,25 +198,28 @@ class Reserving(Backfilling):
 
     def finished(self, task: Task) -> None:
         self._ended.append(task.index)
+        self._occupancy.ended(task)
 
     def ready(self, task: Task) -> None:
         super().ready(task)
+        self._occupancy.ended(task)
         if self._expected.pop(task.index, None) is not None:  # it was stopped
             self._profile = None
 
     def device(self, device: Device, up: bool) -> None:
         self._profile = None
-        if up:
-            self._down.pop(device, None)
-        else:
-            self._down[device] = None
+        self._occupancy.device(device, up)
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         self._compare(view)
-        if not self._promised and not (yield from self.start_heads(view)):
-            self._profile = None
-            yield WAIT_FOR_READY
-            return
+        if not self._promised:
+            launches = view.launches
+            heads = yield from self.start_heads(view)
+            if not heads or view.launches != launches:
+                self._profile = None  # it does not know of what has just started
+            if not heads:
+                yield WAIT_FOR_READY
+                return
         window = self.window
         if self._profile is None or window.changed < self._standing:
             self._begin_anew(view)
@@ -215,11 +229,12 @@ class Reserving(Backfilling):
     def starting(self, task: Task, end: float) -> None:
         self._expected[task.index] = end
         heappush(self._ends, (end, task.index))
+        self._occupancy.started(task)
 
     def _compare(self, view: View) -> None:
         """Has everything ended when it was expected to?"""
         now = view.now
-        if self._ended and self._profile is not None and self._profile.ending:
+        if self._ended and self._profile is not None and self._occupancy.ending:
             self._profile = None
         for row in self._ended:
             if self._expected.pop(row, now) != now:
@@ -236,7 +251,8 @@ class Reserving(Backfilling):
             self._profile = None
 
     def _begin_anew(self, view: View) -> None:
-        self._profile = Profile(view, self._down)
+        self._occupancy.update()
+        self._profile = Profile(self._occupancy, view)
         self._promised.clear()
         self.window.changed = 0
         self.order_window(view)

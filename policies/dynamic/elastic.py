@@ -6,7 +6,8 @@ that is fastest among those with room, and its next step is the next faster size
 for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode on
 accelerators have their sizes there, the others on cores.
 Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
-and starts that it takes.
+and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a waiting one
+fits, or running ones may be stopped (`policies.dynamic.rigid`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from policies.dynamic.rigid import RigidJobs
+from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, Stop, View, Wait
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
 
 Sizes = dict[str, list[Mode]]
 """By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
@@ -79,6 +85,25 @@ class Elastic(Scheduler):
         self._idle: dict[str, float] = {}
         """By type: GPUs that no running job holds, less those just given to others."""
         self._jobs: int = 1
+        self._of: dict[int, Sizes] = {}
+        """By row: the sizes of a job."""
+        self._speeds: dict[int, dict[Mode, float]] = {}
+        """By row: the speeds of a job's modes."""
+        self._rigid = RigidJobs()
+        """Waiting jobs that have one size."""
+        self._elastic: dict[int, None] = {}
+        """Rows of all others that wait or run."""
+        self._whole = True
+        """Have all sizes been whole numbers?"""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        """Jobs of one size are dealt with mode by mode."""
+        for shape in problem.tasks.shapes:
+            there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
+            on_cpu = sum(mode.on_cpu for mode in there)
+            if max(on_cpu, len(there) - on_cpu) > 1:
+                return ROUND_COST
+        return 0.0
 
     def begin(self, view: View) -> None:
         for device in view.cluster.devices:
@@ -88,13 +113,29 @@ class Elastic(Scheduler):
             self._total[node.cpu.type.name] = self._total.get(node.cpu.type.name, 0) + node.cpus
 
     def finished(self, task: Task) -> None:
-        self._sizes.pop(task.index, None)
+        self._over(task)
 
     def gone(self, task: Task) -> None:
-        self._sizes.pop(task.index, None)
+        self._over(task)
 
     def ready(self, task: Task) -> None:
+        self._over(task)
+        self._speeds[task.index] = {mode: self._find_speed(task, mode) for mode in task.modes}
+        sizes = self._of[task.index] = self._find_sizes(task)
+        modes = [mode for of_type in sizes.values() for mode in of_type]
+        self._whole = self._whole and all(mode.width == int(mode.width) for mode in modes)
+        if len(modes) == 1:
+            self._rigid.add(task, modes[0], self.first(task, task.shortest_remaining))
+        else:
+            self._elastic[task.index] = None
+
+    def _over(self, task: Task) -> None:
+        """It runs no more, or waits no more."""
         self._sizes.pop(task.index, None)
+        self._of.pop(task.index, None)
+        self._speeds.pop(task.index, None)
+        self._elastic.pop(task.index, None)
+        self._rigid.remove(task)
 
     # What a policy decides --------------------------------------------------------------------------------------
 
@@ -114,11 +155,18 @@ class Elastic(Scheduler):
 
     def speed(self, task: Task, mode: Mode) -> float:
         """Of a mode: the rate against its fastest, above 0 even where that takes no time."""
+        return self._speeds[task.index][mode]
+
+    @staticmethod
+    def _find_speed(task: Task, mode: Mode) -> float:
         own = mode.fixed + task.estimates[task.shape.position[mode]]
         return max(SLOWEST, task.shortest_estimate / own) if own > 0 else 1.0
 
     def sizes(self, task: Task) -> Sizes:
         """The sizes of a job on the types that it can use and the cluster has."""
+        return self._of[task.index]
+
+    def _find_sizes(self, task: Task) -> Sizes:
         modes = [task.modes[position] for position in task.modes_by_speed()]
         modes = [mode for mode in modes if self._total.get(mode.type.name)]
         found: Sizes = {}
@@ -133,6 +181,8 @@ class Elastic(Scheduler):
     def least(self, task: Task, sizes: Sizes) -> list[Mode]:
         """The least size on each type, the fastest first; of equally fast ones that where the job is, else that with
         the most idle GPUs, so that others are not moved for nothing."""
+        if len(sizes) == 1:
+            return [of_type[0] for of_type in sizes.values()]
         own = self._sizes.get(task.index)
         there = None if own is None else own.type
 
@@ -210,13 +260,18 @@ class Elastic(Scheduler):
     # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        running, waiting = view.running("start"), view.waiting()
-        if not running and not waiting:
+        running = view.running("start")
+        if not running and not view.waiting_count:
             yield WAIT_FOR_READY
             return
+        yield from self._resize(running, view) if self._elastic else self._order(running, view)
+        yield Wait(until=self._next if self._next > view.now else math.inf)
+
+    def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """Give every job its new size."""
+        waiting = view.waiting()
         target = self.allocate(running + waiting, view)
-        due = view.now >= self._next
-        if due:
+        if view.now >= self._next:
             for task in running:
                 if target.get(task.index) is not self._sizes.get(task.index) and task.shape.preemptible:
                     self._next = view.now + self.interval
@@ -226,15 +281,58 @@ class Elastic(Scheduler):
         started: dict[int, None] = {}
         for task, modes in self._attempts(waiting, target):
             for mode in () if task.index in started else modes:
-                placement = view.first(mode)
-                if placement is not None and not view.holds(task, placement):
-                    placement = next((p for p in view.options(task, mode)), None)
+                placement = self._place(task, mode, view)
                 if placement is not None:
-                    self._sizes[task.index] = mode
                     started[task.index] = None
-                    yield Start(task, placement)
+                    yield self._start(task, placement)
                     break
-        yield Wait(until=self._next if self._next > view.now else math.inf)
+
+    def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """As `_resize`, where every job has one size: what remains is which jobs run."""
+        rigid = self._rigid
+        due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
+        if not due and not any(map(view.fits, rigid.modes())):
+            return
+        keep, chosen = rigid.deal([self._entry(task, view) for task in running], dict(self._total))
+        for task in running if due else ():
+            if task.index not in keep and task.shape.preemptible:
+                self._next = view.now + self.interval
+                yield Stop(task)
+        blocked: dict[Mode, None] = {}
+        tried = dict.fromkeys(task.index for task in chosen)
+        for task in rigid.widest_first(chosen):
+            yield from self._try(task, blocked, view)
+        for task in rigid.in_order(blocked):
+            if task.index not in tried:
+                yield from self._try(task, blocked, view)
+
+    def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
+        """A running job of one size, as it is dealt with."""
+        mode = self._sizes[task.index]
+        left = view.remaining(task) * self._speeds[task.index][mode]
+        return self.first(task, left), task.arrival, task.index, mode
+
+    def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
+        """Start a job of one size if it fits; else its mode is blocked."""
+        mode = next(iter(self._of[task.index].values()))[0]
+        if mode in blocked:
+            return
+        placement = self._place(task, mode, view)
+        if placement is not None:
+            yield self._start(task, placement)
+        elif view.first(mode) is None:
+            blocked[mode] = None
+
+    def _place(self, task: Task, mode: Mode, view: View) -> Placement | None:
+        placement = view.first(mode)
+        if placement is not None and not view.holds(task, placement):
+            return next(iter(view.options(task, mode)), None)
+        return placement
+
+    def _start(self, task: Task, placement: Placement) -> Start:
+        self._sizes[task.index] = placement.mode
+        self._rigid.remove(task)
+        return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
         """What to try for whom: one may come twice."""

@@ -33,6 +33,7 @@ class GangBackfill(Reserving):
         """By accelerator type: the most on any node."""
 
     def begin(self, view: View) -> None:
+        super().begin(view)
         for node in view.cluster.nodes:
             counts: dict[str, int] = {}
             for device in node.accelerators:

@@ -62,7 +62,7 @@ class Tiers:
         return task.label("qos") or task.class_
 
     def tier(self, task: Task) -> Tier:
-        return self.tiers.get(self.name(task), NO_TIER)
+        return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
 
     def refuses(self, task: Task) -> bool:
         """Does a limit of its tier keep the task from starting in its fastest mode?"""
@@ -81,6 +81,8 @@ class Tiers:
         return False
 
     def starting(self, task: Task, placement: Placement) -> None:
+        if not self.tiers:
+            return
         name, gpus = self.name(task), placement.mode.gpu_share
         self._of[task.index] = name, task.user, gpus
         self._add(name, task.user, 1, gpus)

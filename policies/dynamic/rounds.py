@@ -32,7 +32,7 @@ from sim.model.cluster import WHOLE, Cluster, Device, Node
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, Stop, View, Wait
+from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]
@@ -42,6 +42,9 @@ NOTHING = 1e-6
 
 SHORTEST = 1e-9
 """Seconds that a task of no length is taken to last."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job adds to an instant at which jobs come or go, with rounds of 6 minutes (docs/speed.md)."""
 
 TURN = 0.5
 """A job that has computed for less than this part of a round since its start is not stopped."""
@@ -124,6 +127,9 @@ class RoundScheduler(Scheduler):
         return Job(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
 
     def ready(self, task: Task) -> None:
         job = self.jobs.get(task.index)

@@ -8,12 +8,14 @@ the classic formula 2^(-usage / shares) on the part of all GPU time that the use
 `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
 (`policies.dynamic.qos`); else it closes its partition's nodes to those behind it.  The first `depth` of these (at most
 `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's backfill scheduler
-(`bf_max_job_test`, `bf_max_job_user`).  Whom a limit keeps blocks nobody.
+(`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights, and nobody knows what they do together; jobs beyond `depth` cannot backfill; requeued work is
+Weakness: many weights, whose joint effect is hard to foresee; jobs beyond `depth` cannot backfill; requeued work is
 lost, and a busy high tier can requeue a long job for ever.
-Cost: a sort of those who wait and `depth` reservations a round in which anything came free, or somebody came.
+Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
+behind the first one that moved in the order (`policies.dynamic.standing`).  Usage takes O(1) a start and an end; where
+rates change (transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
@@ -24,17 +26,33 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.backfilling import fits_nowhere
+from policies.dynamic.backfilling import Demand, demand_fits_nowhere, demand_of, fits_nowhere
+from policies.dynamic.decayed_usage import DecayedUsage
 from policies.dynamic.fair_tree import Account, FairTree, Member
+from policies.dynamic.occupancy import Occupancy
 from policies.dynamic.qos import Tier, Tiers
-from policies.dynamic.reservations import Profile
+from policies.dynamic.standing import Standing
 from sim.model.cluster import Device
 from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Task
+from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, Hold, PlacementRule, Scheduler, Start, Stop, View
+from sim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Hold,
+    PlacementRule,
+    PlanProblem,
+    Scheduler,
+    Start,
+    Stop,
+    View,
+)
 
 Weight = Annotated[float, Field(ge=0)]
+
+ROUND_COST = 2e-6
+"""Seconds that a waiting job adds to a round (docs/speed.md)."""
 
 
 class SlurmMultifactor(Scheduler):
@@ -74,10 +92,6 @@ class SlurmMultifactor(Scheduler):
         self.tree = None if accounts is None else FairTree(accounts, shares or {})
         self.tiers = Tiers(qos or {})
         self.depth_per_user = depth_per_user
-        self._members: dict[Member, float] = {}
-        """With accounts: GPU time received, decayed up to `_as_of`, by account and user."""
-        self._factors: dict[Member, float] = {}
-        """Fair shares of the accounts' users, as of this round."""
         self.small_first = small_first
         self.partitions = partitions or {}
         self.shares = shares or {}
@@ -86,106 +100,145 @@ class SlurmMultifactor(Scheduler):
         self.depth = depth
         self.rule = placement
         self._gpus = 1.0
-        self._users: dict[str, float] = {}
-        """By user: GPU time received, decayed up to `_as_of`."""
-        self._as_of = 0.0
-        self._running: dict[int, tuple[Task, float]] = {}
-        """By row: a running task, and what it has received that is in `_users` already."""
-        self._since: dict[int, float] = {}
-        """By row: when it was started last."""
-        self._down: dict[Device, None] = {}
-        self._view: View | None = None
+        self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
+        """GPU time received, by account and user, or by user alone."""
+        self._shares = 0.0
+        """Of all users."""
+        self._owed: dict[Member, float] = {}
+        """Factors of fair share, as far as they were asked for in this round."""
+        self._running: dict[int, Running] = {}
+        """What runs, by row, in the order of the starts."""
+        self._constant = True
+        """Does all that runs receive at a constant rate?"""
+        self._plain: dict[int, tuple[float, float, float]] = {}
+        """By row, of waiting tasks: the weighted factors that do not change."""
+        self._waiting: dict[int, Demand] = {}
+        """By row: demands of waiting tasks; and how many have each of them."""
+        self._demands: dict[Demand, int] = {}
         self._highest = 0.0
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
 
     def begin(self, view: View) -> None:
         self._view = view
+        self._occupancy = Occupancy(view)
+        self._reserved = Standing(self._occupancy, view)
         self._everywhere = (1 << len(view.cluster.nodes)) - 1
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
+        self._limited = any(one.limited for one in view.cluster.partitions.values())
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device, None)
-        else:
-            self._down[device] = None
+        self._occupancy.device(device, up)
 
     def ready(self, task: Task) -> None:
-        self._users.setdefault(task.user, 0.0)
-        if self.tree is not None:
-            self._members.setdefault(_member(task), 0.0)
+        owner = self._owner(task)
+        if owner not in self._usage:
+            self._usage.open(owner)
+            self._shares += self.shares.get(task.user, 1.0)
         self._highest = max(self._highest, task.priority)
         self._settle(task)
+        demand = self._waiting[task.index] = demand_of(task)
+        self._demands[demand] = self._demands.get(demand, 0) + 1
 
     def finished(self, task: Task) -> None:
         self._settle(task)
 
     def gone(self, task: Task) -> None:
         self._settle(task)
+        self._leave(task)
+
+    def _leave(self, task: Task) -> None:
+        """It waits no longer, if it did."""
+        self._plain.pop(task.index, None)
+        demand = self._waiting.pop(task.index, None)
+        if demand is None:
+            return
+        self._demands[demand] -= 1
+        if not self._demands[demand]:
+            del self._demands[demand]
 
     def _settle(self, task: Task) -> None:
         """A task has stopped running: count what is not counted yet."""
         self.tiers.left(task)
-        self._since.pop(task.index, None)
+        self._occupancy.ended(task)
         entry = self._running.pop(task.index, None)
         if entry is not None:
-            assert self._view is not None
-            self._credit(task, self._view.attained(task) - entry[1])
+            owner = self._owner(task)
+            if self._constant:
+                self._usage.change_rate(owner, -_millionths(entry.mode))
+            self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
 
-    def _credit(self, task: Task, received: float) -> None:
-        self._users[task.user] += received
-        if self.tree is not None:
-            self._members[_member(task)] += received
+    def _owner(self, task: Task) -> Member:
+        """To which usage is added what it receives: without accounts, its user's."""
+        return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
 
-    def _usage(self, view: View) -> None:
-        """Let what was received decay, and add what has been received since."""
-        faded = 0.5 ** ((view.now - self._as_of) / self.half_life)
-        self._as_of = view.now
-        for usage in (self._users, self._members):
-            for who in usage:
-                usage[who] *= faded  # type: ignore[index]
-        for row, (task, counted) in self._running.items():
-            received = view.attained(task)
-            self._credit(task, received - counted)
-            self._running[row] = task, received
-        if self.tree is not None:
-            self._factors = self.tree.factors(self._members)
+    def _counted(self, entry: Running) -> float:
+        """What a running task has received that is in the usage."""
+        if self._constant:
+            return entry.received + entry.mode.width * (self._usage.as_of - entry.since)
+        return entry.received
+
+    def _count(self, view: View) -> None:
+        """Bring the usage up to now.  Where rates change (transfers, shared devices, failures), ask task by task."""
+        if self._constant and not view.steady:
+            for entry in self._running.values():
+                self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
+                entry.received = self._counted(entry)
+            self._constant = False
+        self._usage.advance(view.now)
+        if not self._constant:
+            for entry in self._running.values():
+                received = view.attained(entry.task)
+                self._usage.credit(self._owner(entry.task), received - entry.received)
+                entry.received = received
+        self._owed = {}
 
     def _fair_share(self, task: Task) -> float:
+        owner = self._owner(task)
+        owed = self._owed.get(owner)
+        if owed is not None:
+            return owed
+        usage = self._usage
         if self.tree is not None:
-            return self._factors[_member(task)]
-        everything = sum(self._users.values())
-        shares = sum(self.shares.get(user, 1.0) for user in self._users)
-        part = self.shares.get(task.user, 1.0) / shares
-        usage = self._users[task.user] / everything if everything > 0 else 0.0
-        return float(2.0 ** (-usage / part))
+            self._owed = self.tree.factors({member: usage[member] for member in usage})
+            return self._owed[owner]
+        part, total = self.shares.get(task.user, 1.0) / self._shares, usage.total
+        owed = self._owed[owner] = float(2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / part))
+        return owed
+
+    def _unchanging(self, task: Task) -> tuple[float, float, float]:
+        """The weighted factors of size, partition and quality of service."""
+        size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
+        return (
+            self.weights["size"] * (1.0 - size if self.small_first else size),
+            self.weights["partition"] * self.partitions.get(task.partition or task.class_, 0.0),
+            self.weights["service"] * self.tiers.tier(task).priority,
+        )
 
     def priority_of(self, task: Task, view: View) -> float:
         """The sum of weighted factors; the greatest goes first."""
-        size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
-        factors = {
-            "age": min(1.0, (view.now - task.ready) / self.max_age),
-            "fair": self._fair_share(task),
-            "size": 1.0 - size if self.small_first else size,
-            "partition": self.partitions.get(task.partition or task.class_, 0.0),
-            "service": self.tiers.tier(task).priority,
-            "own": max(0.0, task.priority) / self._highest if self._highest > 0 else 0.0,
-        }
-        return math.fsum(self.weights[name] * factor for name, factor in factors.items())
+        weights = self.weights
+        own = max(0.0, task.priority) / self._highest if self._highest > 0 else 0.0
+        age = min(1.0, (view.now - task.ready) / self.max_age)
+        changing = weights["age"] * age, weights["fair"] * self._fair_share(task), weights["own"] * own
+        plain = self._plain.get(task.index)
+        if plain is None:
+            plain = self._plain[task.index] = self._unchanging(task)
+        return math.fsum((*changing, *plain))
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.waiting_count:
             yield WAIT_FOR_READY
             return
-        self._usage(view)
+        self._count(view)
+        if self._nothing_fits(view):
+            yield WAIT_FOR_CHANGE
+            return
         partitions = view.cluster.partitions
-        tiers = {name: one.tier for name, one in partitions.items()}
-        ranked = [
-            (-tiers.get(task.partition, 0), -self.priority_of(task, view), task.arrival, task.index, task)
-            for task in view.waiting()
-        ]
-        ranked.sort(key=lambda entry: entry[:4])
         behind: list[Task] = []
         closed = 0  # nodes on which a job waits that those behind it must not pass
-        for *_, task in ranked:
+        for task in self._ranked(view):
             nodes = partitions[task.partition].mask if task.partition else self._everywhere
             if nodes & closed:
                 behind.append(task)
@@ -207,15 +260,34 @@ class SlurmMultifactor(Scheduler):
             yield from self._backfill(behind, view)
         yield WAIT_FOR_CHANGE
 
+    def _ranked(self, view: View) -> list[Task]:
+        """What waits, in order."""
+        waiting = view.waiting()
+        if len(waiting) == 1:
+            return waiting
+        partitions = view.cluster.partitions
+        if partitions:
+            tiers = {name: one.tier for name, one in partitions.items()}
+            keys = [(-tiers.get(t.partition, 0), -self.priority_of(t, view), t.arrival, t.index) for t in waiting]
+        else:
+            keys = [(0, -self.priority_of(t, view), t.arrival, t.index) for t in waiting]
+        return [task for _, task in sorted(zip(keys, waiting, strict=True))]
+
+    def _nothing_fits(self, view: View) -> bool:
+        """Can nothing start, and is there nothing to say of it?  A rule is asked always, since it may draw lots."""
+        if self.tiers.tiers or self._limited or self.rule is not None:
+            return False
+        return all(demand_fits_nowhere(demand, view) for demand in self._demands)
+
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
         """Stop jobs of qualities of service that give way to the task's, the latest start first, if that makes room."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
         victims = []
-        for other, _ in reversed(self._running.values()):
-            since = view.now - self._since[other.index]
-            if self.tiers.name(other) in lower and since >= self.tiers.tier(other).exempt:
+        for entry in reversed(self._running.values()):
+            other = entry.task
+            if self.tiers.name(other) in lower and view.now - entry.since >= self.tiers.tier(other).exempt:
                 victims.append(other)
         victims.sort(key=lambda other: self.tiers.tier(other).priority)
         found = view.make_room(task, victims) if victims else None
@@ -227,22 +299,34 @@ class SlurmMultifactor(Scheduler):
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
         order = self._looked_at(order)
-        if self.depth == 0 or all(not view.fits(mode) for task in order for mode in task.modes):
+        last = self._last_fitting(order, len(order), view)
+        if self.depth == 0 or last < 0:
             return
-        profile = Profile(view, self._down)
-        for task in order:
+        self._reserved.walk()
+        for position, task in enumerate(order):
             if self.tiers.refuses(task):
                 yield Hold(task, "quota")
                 continue
-            found = profile.find(task, view)
+            if position > last:  # no reservation can matter any more
+                continue
+            found = self._reserved.of(task)
             if found is None:
                 continue
-            profile.occupy(found)
             placement = found.placement(task, view) if found.time <= view.now else None
             if placement is not None and task.state == WAITING:
                 yield self._begin(task, placement)
+                last = self._last_fitting(order, last + 1, view)
             elif view.fit(task) is not None:
                 yield Hold(task, "reservation")
+
+    @staticmethod
+    def _last_fitting(order: list[Task], before: int, view: View) -> int:
+        """The last position before one where a task waits that fits somewhere; -1: there is none."""
+        for position in range(before - 1, -1, -1):
+            task = order[position]
+            if task.state == WAITING and any(map(view.fits, task.modes)):
+                return position
+        return -1
 
     def _looked_at(self, order: list[Task]) -> list[Task]:
         """Those who get reservations: the first and `depth` behind it, a few of each user."""
@@ -259,12 +343,30 @@ class SlurmMultifactor(Scheduler):
         return chosen
 
     def _begin(self, task: Task, placement: Placement) -> Start:
-        assert self._view is not None
-        self._running[task.index] = task, self._view.attained(task)
-        self._since[task.index] = self._view.now
+        mode = placement.mode
+        self._leave(task)
+        self._reserved.began(task, placement)
+        self._occupancy.started(task)
+        self._running[task.index] = Running(task, mode, self._view.now, self._view.attained(task))
+        if self._constant:
+            self._usage.change_rate(self._owner(task), _millionths(mode))
         self.tiers.starting(task, placement)
         return Start(task, placement)
 
 
-def _member(task: Task) -> Member:
-    return task.label("account"), task.user or "nobody"
+class Running:
+    """A running task: its mode, when it was started last, and what it had received by then; where rates change, by the
+    last round."""
+
+    __slots__ = ("task", "mode", "since", "received")
+
+    def __init__(self, task: Task, mode: Mode, since: float, received: float):
+        self.task = task
+        self.mode = mode
+        self.since = since
+        self.received = received
+
+
+def _millionths(mode: Mode) -> int:
+    """What a launch in a mode receives a second."""
+    return mode.gpus * mode.share if mode.gpus else mode.cpus * 1000

@@ -227,6 +227,14 @@ class Scheduler:
     def prepare(self, problem: PlanProblem) -> None:
         """Once, before `begin`: the tasks to come as far as a planner may know them.  For static policies."""
 
+    def round_cost(self, problem: PlanProblem) -> float:
+        """Seconds that each waiting task adds to a round, as measured; 0: a round looks at a bounded number of them.
+
+        From it a run of many tasks says beforehand that it may take long, since its time is then quadratic in the
+        number of tasks.
+        """
+        return 0.0
+
     def begin(self, view: View) -> None:
         """Once, before the first event."""
 

@@ -26,6 +26,7 @@ from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
 from sim.scenario.document import Document, Path_, key_of
 from sim.scenario.fields import Model
+from sim.scenario.long_runs import may_take_long
 from sim.scenario.modes import ModeBook
 from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
@@ -96,6 +97,7 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0, loa
     scheduler.check(problem)
     if isinstance(admission, Admission):
         admission.check(problem)
+    context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,

@@ -1,0 +1,80 @@
+"""What schedulers cost a job where the queue only grows: the figure `saturated` of `python -m benchmarks.cluster`.
+
+64 nodes of 8 GPUs that are asked for 1.2 times what they have; jobs as in `benchmarks.cluster`.  A cost that grows with
+the number of jobs is one that grows with the queue.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.cluster import Sizes, draw, simulate
+from benchmarks.measure import Row, in_turns, median_ratio
+
+NODES = 64
+
+SATURATED: dict[str, dict[str, Any]] = {
+    "easy_backfill": {},
+    "slurm_multifactor": {},
+    "conservative_backfill": {},
+    "allox": {},
+    "afs": {},
+    "pollux": {},
+    "optimus": {},
+    "afs, jobs of several sizes": {"sizes": 4},
+    "pollux, jobs of several sizes": {"sizes": 4},
+    "optimus, jobs of several sizes": {"sizes": 4},
+    "finish_time_fairness": {},
+    "finish_time_fairness with pairs": {"pairs": True},
+}
+
+
+class OutOfTime(BaseException):
+    """Not an Exception: the engine would say that the policy raised it."""
+
+
+def limited(step: Callable[[], float], limit: float) -> float:
+    """What a step returns; inf if it takes more processor seconds than the limit."""
+
+    def stop(*_: Any) -> None:
+        raise OutOfTime
+
+    previous = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    try:
+        return step()
+    except OutOfTime:
+        return math.inf
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
+
+
+def seconds(count: int, load: float, policy: str, **more: Any) -> float:
+    return simulate(draw(count, 8 * NODES, load), NODES, policy, **more)[0]
+
+
+def saturated_figures(sizes: Sizes, limit: float) -> Iterator[Row]:
+    """Microseconds a job at each number of jobs; and what multifactor priority costs against EASY at load .95."""
+    counts = " / ".join(f"{count:,}" for count in sizes.saturated)
+    for name, more in SATURATED.items():
+        policy, texts = name.split(",")[0].split(" ")[0], []
+        for count in sizes.saturated:
+            spent = math.inf if "-" in texts else limited(partial(seconds, count, 1.2, policy, **more), limit)
+            texts.append("-" if spent == math.inf else f"{spent / count * 1e6:,.0f}")
+        yield Row(name, " / ".join(texts) + f" µs a job ({counts})")
+    for count in (2_000, 4_000, 8_000):
+        spent = in_turns(
+            sizes.repetitions,
+            easy=partial(seconds, count, 0.95, "easy_backfill"),
+            slurm=partial(seconds, count, 0.95, "slurm_multifactor"),
+        )
+        ratio = median_ratio(spent["slurm"], spent["easy"])
+        each = statistics.median(spent["slurm"]) / count * 1e6
+        figure = f"slurm_multifactor over EASY, {count:,}, 0.95"
+        yield Row(figure, f"{ratio:.1f} × ({each:.0f} µs a job)", "≤ 3 ×", ratio <= 3)

@@ -1,0 +1,205 @@
+"""What one node has free, and what the limit of one partition leaves, span by span from now on.
+
+Devices of one type on a node are alike: a launch takes a number of them, and which they are shows when it starts.
+Cost: a question walks the windows in which a mode has room, which are found when a node is first asked about after a
+change.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from sim.model.cluster import WHOLE, Device, Node, Partition
+from sim.model.tasks import Mode
+
+
+class Span:
+    """What is free on a node for some time: cores (thousandths), memory, whole accelerators by the name of their type,
+    and shares of those that are shared out."""
+
+    __slots__ = ("cores", "memory", "whole", "shares")
+
+    def __init__(self, cores: int, memory: float, whole: dict[str, int], shares: dict[str, list[int]]):
+        self.cores = cores
+        self.memory = memory
+        self.whole = whole
+        self.shares = shares
+        """What is left of accelerators of which fractions are taken."""
+
+    def copy(self) -> Span:
+        shares = {kind: list(left) for kind, left in self.shares.items()} if self.shares else {}
+        return Span(self.cores, self.memory, self.whole.copy(), shares)
+
+    def fits(self, mode: Mode, count: int, cores: int, memory: float) -> bool:
+        if cores > self.cores or memory > self.memory:
+            return False
+        if not mode.gpus:
+            return True
+        kind = mode.type.name
+        free = self.whole.get(kind, 0)
+        if mode.share != WHOLE:
+            free += sum(left >= mode.share for left in self.shares.get(kind, ()))
+        return free >= count
+
+    def take(self, mode: Mode, count: int, cores: int, memory: float) -> None:
+        self.cores -= cores
+        self.memory -= memory
+        if not mode.gpus:
+            return
+        kind = mode.type.name
+        if mode.share == WHOLE:
+            self.whole[kind] = self.whole.get(kind, 0) - count
+            return
+        shares = self.shares.setdefault(kind, [])
+        for _ in range(count):
+            fullest = min((left for left in shares if left >= mode.share), default=None)
+            if fullest is None:  # one that is whole so far is begun
+                self.whole[kind] = self.whole.get(kind, 0) - 1
+            else:
+                shares.remove(fullest)
+            shares.append((WHOLE if fullest is None else fullest) - mode.share)
+
+
+def host_part(mode: Mode, count: int) -> tuple[int, int]:
+    """Cores (thousandths) and memory that so many of a launch's devices hold on their node."""
+    if count >= mode.gpus:
+        return mode.cpus, mode.memory
+    return math.ceil(mode.cpus * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+
+
+class Timeline:
+    """One node: spans, each from its time to the next one's, the last for ever."""
+
+    __slots__ = ("node", "dead", "times", "spans", "_windows")
+
+    def __init__(self, node: Node, dead: bool, times: list[float], spans: list[Span]):
+        self.node = node
+        self.dead = dead
+        """Is it down?"""
+        self.times = times
+        self.spans = spans
+        self._windows: dict[Mode, list[tuple[float, float]]] = {}
+
+    @classmethod
+    def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
+        """Nothing runs there; these devices are down."""
+        gone = {device.local for device in down if device.node == node.index}
+        whole: dict[str, int] = {}
+        for device in node.accelerators:
+            if device.local not in gone:
+                whole[device.type.name] = whole.get(device.type.name, 0) + device.type.streams
+        memory = math.inf if node.memory is None else node.memory
+        return cls(node, -1 in gone, [now], [Span(node.cpus * 1000, memory, whole, {})])
+
+    def copy(self) -> Timeline:
+        return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
+
+    def usable(self, mode: Mode) -> bool:
+        """May tasks run here in this mode at all?"""
+        return not self.dead and (not mode.on_cpu or self.node.cpu.type is mode.type) and mode.allows(self.node.index)
+
+    def forget(self, now: float) -> None:
+        """Drop what is past."""
+        past = bisect_right(self.times, now) - 1
+        if past > 0:
+            del self.times[:past], self.spans[:past]
+
+    def _split(self, time: float) -> int:
+        """The position of the span that begins at a time, made if there is none."""
+        position = max(0, bisect_right(self.times, time) - 1)
+        if self.times[position] < time:
+            position += 1
+            self.times.insert(position, time)
+            self.spans.insert(position, self.spans[position - 1].copy())
+        return position
+
+    def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
+        """Take what a launch holds on this node from `start` to `end`."""
+        self._windows.clear()
+        cores, memory = host_part(mode, count)
+        first = self._split(start)
+        last = len(self.spans) if math.isinf(end) else self._split(end)
+        for span in self.spans[first:last]:
+            span.take(mode, count, cores, memory)
+
+    def most(self, mode: Mode, start: float, end: float) -> int:
+        """How many devices of a gang could be here all the time."""
+        if self.dead or not mode.allows(self.node.index):
+            return 0
+        count = mode.gpus
+        position = max(0, bisect_right(self.times, start) - 1)
+        while count and position < len(self.spans):
+            if self.times[position] > start and self.times[position] >= end:
+                break
+            while count and not self.spans[position].fits(mode, count, *host_part(mode, count)):
+                count -= 1
+            position += 1
+        return count
+
+    def windows(self, mode: Mode) -> list[tuple[float, float]]:
+        """From when until when the mode has room, in order; the first may be past."""
+        found = self._windows.get(mode)
+        if found is None:
+            found = self._windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
+        return found
+
+    def _with_room(self, mode: Mode) -> Iterator[tuple[float, float]]:
+        begun = math.nan
+        for time, span in zip(self.times, self.spans, strict=True):
+            fits = span.fits(mode, mode.gpus, mode.cpus, mode.memory)
+            if fits and begun != begun:
+                begun = time
+            elif not fits and begun == begun:
+                yield begun, time
+                begun = math.nan
+        if begun == begun:
+            yield begun, math.inf
+
+    def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
+        """The first time from `since` on, and before another, at which the mode has room long enough."""
+        for begin, end in self.windows(mode):
+            if end <= since:
+                continue
+            start = since if begin < since else begin
+            if start >= before:
+                return None
+            if start + duration <= end:
+                return start
+        return None
+
+
+class Pool:
+    """GPUs (millionths) that jobs of a partition with a limit hold, from each time to the next one's."""
+
+    def __init__(self, partition: Partition, now: float):
+        assert partition.max_gpus is not None
+        self.most = round(partition.max_gpus * WHOLE)
+        self.times = [now]
+        self.held = [0]
+
+    def _split(self, time: float) -> int:
+        position = max(0, bisect_right(self.times, time) - 1)
+        if self.times[position] < time:
+            position += 1
+            self.times.insert(position, time)
+            self.held.insert(position, self.held[position - 1])
+        return position
+
+    def occupy(self, start: float, end: float, mode: Mode) -> None:
+        first = self._split(start)
+        last = len(self.held) if math.isinf(end) else self._split(end)
+        for position in range(first, last):
+            self.held[position] += mode.gpus * mode.share
+
+    def earliest(self, mode: Mode, duration: float, since: float) -> float:
+        """The first time from `since` on at which the limit leaves room long enough; inf if there is none."""
+        room = self.most - mode.gpus * mode.share
+        start = since
+        for position in range(max(0, bisect_right(self.times, since) - 1), len(self.times)):
+            if self.times[position] > start and self.times[position] >= start + duration:
+                break
+            if self.held[position] > room:
+                start = self.times[position + 1] if position + 1 < len(self.times) else math.inf
+        return start
