@@ -177,6 +177,21 @@ def test_two_streams_do_not_allocate_more_than_the_gpu():
     assert result.devices.allocated[0] == 10
 
 
+def test_a_gpu_with_two_streams_on_which_nothing_runs_allocates_nothing():
+    """A task on the cores of its node, and one on the other GPU type."""
+    idle = DeviceType("g", streams=2)
+    other = DeviceType("h")
+    where = Cluster([NodeSpec(cpus=2, accelerators=((idle, 1), (other, 1)))])
+    on_cores = Mode("cpu", where.devices[0].type, cpus=1000)
+    cases: list[tuple[list[Mode], tuple[int, ...], list[float]]] = [
+        ([on_cores], (0,), [5, 0, 0]),
+        ([gpu_mode(kind=other)], (2,), [0, 0, 5]),
+    ]
+    for modes, place, expected in cases:
+        tasks = workload([0], [5], [modes])
+        assert list(Result(record(where, tasks, [0], [5], [place])).devices.allocated) == expected
+
+
 def test_sleep_and_failure_are_not_up_time():
     """Of 9 s: asleep 1-3, waking 3-4 (up), down 5-6: up 6 s at 50 W, asleep 2 s at 5 W, 9 s of work at 200 W."""
     rec = three().record

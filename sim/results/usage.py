@@ -142,9 +142,9 @@ def allocated(
     order = np.lexsort((when, owner))
     when, owner = when[order], owner[order]
     level = np.minimum(np.cumsum(change[order]), 1.0)  # a device's changes sum to 0
-    span = np.diff(when, append=0.0)
-    span[np.append(owner[1:] != owner[:-1], True)] = 0.0
-    result[many] = np.bincount(owner, weights=level * span, minlength=len(devices))[many]
+    span = np.diff(when) * (owner[1:] == owner[:-1])
+    # A change without a successor on its device leaves a level of 0; there is no change where nothing was launched.
+    result[many] = np.bincount(owner[:-1], weights=level[:-1] * span, minlength=len(devices))[many]
     return result
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import UsageError
 from sim.theory.chains import birth_death
 from sim.theory.erlang import erlang_c
-from sim.theory.prediction import Prediction, positive, stable, steady, whole
+from sim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
 
 MOST_STATES = 20_000_000
 
@@ -45,13 +45,8 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
         return delayed * math.exp(-drain * t)
 
     def response_above(t: float) -> float:
-        # exp(-μt) + C μ ∫ exp(-μ(t-s)) exp(-(cμ-λ)s) ds; the two rates may be equal
-        own = t / service_mean
-        gap = (servers - 1 - load) * own
-        between = 1.0 if gap == 0 else -math.expm1(-gap) / gap
-        if gap < -1:  # factor exp(-gap) out before it overflows
-            return math.exp(-own) + delayed * own * (math.exp(-own - gap) - math.exp(-own)) / -gap
-        return math.exp(-own) * (1 + delayed * own * between)
+        # the own service, which starts at once or after a wait whose rate is cμ - λ
+        return math.exp(-t / service_mean) + delayed * either_ends(1 / service_mean, drain, t)
 
     return steady(name, rate, service_mean, servers, delayed / drain, delayed=delayed, wait_above=wait_above,
                   response_above=response_above)  # fmt: skip
