@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ LOSSLESS: dict[str, tuple[float, Of]] = {
     "M/M/3, two equal exponents": (3, lambda s: theory.mmc(2 / s, s, 3)),
     "M/G/1": (1, lambda s: theory.mg1(0.6 / s, s, 2.3)),
     "M/D/1": (1, lambda s: theory.md1(0.6 / s, s)),
-    "GI/M/1": (1, lambda s: theory.gim1(0.6 / s, s, lambda x: math.exp(-x * s / 0.6))),
+    "GI/M/1": (1, lambda s: theory.gim1(0.6 / s, s, lambda x: -math.expm1(-x * s / 0.6))),
     "G/G/3": (3, lambda s: theory.allen_cunneen(2.2 / s, s, 3, 0.7, 2.3)),
     "non-preemptive, first": (1, lambda s: theory.nonpreemptive([(0.3 / s, s, 2.0), (0.2 / s, 2 * s, 0.5)])[0]),
     "preemptive, first": (1, lambda s: theory.preemptive_resume([(0.3 / s, s, 2.0), (0.2 / s, 2 * s, 0.5)])[0]),
@@ -123,6 +124,37 @@ def test_the_second_class_at_one_server_by_hand():
     assert first.response_mean == close(1 + 0.45 / 0.7)
     assert second.response_mean == close(2 / 0.7 + 1.05 / (0.7 * 0.3))
     assert second.wait_mean == close(second.response_mean - 2)
+
+
+def test_classes_at_several_servers_by_their_sums():
+    """Of three classes of one service the first k together are an M/M/3, whatever the order among them."""
+    mean, classes = 0.4, [(1.5, 0.4), (2.0, 0.4), (2.5, 0.4)]
+    inside = 0.0
+    for k, one in enumerate(theory.preemptive_resume(classes, 3), 1):
+        inside += one.jobs_in_system_mean
+        assert inside == close(theory.mmc(sum(rate for rate, _ in classes[:k]), mean, 3).jobs_in_system_mean)
+        assert one.model == f"M/M/3 preemptive-resume, class {k}"
+    whole = theory.mmc(6.0, mean, 3)
+    waits = [one.wait_mean for one in theory.nonpreemptive(classes, 3)]
+    left = whole.delayed * mean / 3  # what an arrival finds left to do, a server
+    loads = [rate * mean / 3 for rate, _ in classes]
+    assert waits == close([
+        left / (1 - loads[0]),
+        left / (1 - loads[0]) / (1 - loads[0] - loads[1]),
+        left / (1 - loads[0] - loads[1]) / (1 - sum(loads)),
+    ])  # fmt: skip
+    assert sum(rate * wait for (rate, _), wait in zip(classes, waits, strict=True)) == close(whole.queue_length_mean)
+    assert theory.nonpreemptive(classes, 3)[2].model == "M/M/3 non-preemptive, class 3"
+
+
+@pytest.mark.parametrize("classes", [[(0.5, 1), (0.5, 2)], [(0.5, 1, 2), (0.5, 1)], [(0.5, 1), (0.5, 1, 0.5)]])
+@pytest.mark.parametrize("solve", [theory.nonpreemptive, theory.preemptive_resume])
+def test_several_servers_need_one_exponential_service(solve, classes):
+    with pytest.raises(UsageError, match="one exponential service"):
+        solve(classes, servers=3)
+    assert len(solve([(rate / 3, *rest) for rate, *rest in classes], servers=1)) == 2
+    with pytest.raises(UsageError, match="class 2, with all above it, has no steady state"):
+        solve([(1.0, 1.0), (2.0, 1.0)], servers=3)
 
 
 # Erlang ---------------------------------------------------------------------------------------------------------------
@@ -313,7 +345,7 @@ def test_what_must_be_above_zero_is_checked_everywhere(bad):
         lambda x: theory.mg1(x, 1, 1),
         lambda x: theory.md1(x, 1),
         lambda x: theory.mg1_ps(x, 1),
-        lambda x: theory.gim1(x, 1, lambda s: 1 / (1 + s)),
+        lambda x: theory.gim1(x, 1, lambda s: s / (1 + s)),
         lambda x: theory.allen_cunneen(x, 1, 1, 1, 1),
         lambda x: theory.nonpreemptive([(x, 1)]),
         lambda x: theory.preemptive_resume([(0.5, x)]),
@@ -435,6 +467,43 @@ def test_figures_that_are_not_known_are_left_out():
         one.response_tail(1)
 
 
+def test_whole_counts_may_be_floats():
+    """As they come from a table: 3.0 is as whole as 3."""
+    for call in (
+        lambda c: theory.erlang_b(2, c),
+        lambda c: theory.mmc(2, 1, c).wait_mean,
+        lambda c: theory.mmck(2, 1, c, 2 * c).loss,
+        lambda c: theory.mmc_abandonment(2, 1, c, 1.5).loss,
+        lambda c: theory.closed_loop(2 * c, 1, 1, c).throughput,
+        lambda c: theory.trunk_reservation(c, [(1, 1, c - 1)]).loss,
+        lambda c: theory.trunk_reservation(c, [(1, 1, c - 1), (1, 2, 0)]).loss,
+        lambda c: theory.bulk_service(1, 1, c).wait_mean,
+        lambda c: theory.greedy_batches(1, 0.2, 0.2, c).wait_mean,
+        lambda c: theory.load_for_loss(c, 0.1),
+        lambda c: theory.load_for_delay(c, 0.1),
+        lambda c: theory.tandem(1, [(0.5, c)]).response_mean,
+    ):
+        assert call(3.0) == call(np.float64(3)) == call(np.int32(3)) == call(3)
+
+
+def test_numbers_of_other_kinds_are_numbers():
+    plain = theory.mmck(0.5, 2.0, 2, 4)
+    assert theory.mmck(Fraction(1, 2), np.float32(2.0), 2, 4).loss == close(plain.loss)
+    assert theory.mm1(np.float32(0.5), 1).wait_tail(np.int64(2)) == close(theory.mm1(0.5, 1).wait_tail(2))
+
+
+def test_which_general_queues_are_exact():
+    exact = {(scv, service, servers): not theory.allen_cunneen(0.5, 1, servers, scv, service).approximate
+             for scv in (0.5, 1) for service in (0, 1, 2.5) for servers in (1, 2)}  # fmt: skip
+    assert exact == {key: key[0] == 1 and (key[1] == 1 or key[2] == 1) for key in exact}
+
+
+def test_gaps_whose_mean_is_not_that_of_the_rate_are_noticed():
+    """Gaps with a mean of 0.9 s for a service of 1 s: the queue they make has no steady state."""
+    with pytest.raises(UsageError, match="no root; is gap_complement"):
+        theory.gim1(0.5, 1, lambda s: 0.9 * s / (1 + 0.9 * s))
+
+
 # Constant service -----------------------------------------------------------------------------------------------------
 
 
@@ -539,6 +608,17 @@ def test_a_workload_limit_by_integration():
         theory.workload_limit(1e3, 1.0, 1.0)
 
 
+def test_a_workload_limit_of_a_thousand_services():
+    """The response below the limit exceeds t where the work found, own service included, does: e^{-(μ - λ) t} and more."""
+    rate, mean, limit, slope = 900.0, 1e-3, 0.9, 100.0
+    found = theory.workload_limit(rate, mean, limit)
+    for t in (0.7, 0.8, 0.89):
+        above = math.exp(-slope * t) * (1 + rate / slope) - rate / slope * math.exp(-slope * limit)
+        accepted = 1 + rate / slope * (1 - math.exp(-slope * limit))
+        assert found.response_tail(t) == close(above / accepted, rel=1e-6)
+    assert found.response_tail(limit + 5e-3) == close(found.response_tail(limit) * math.exp(-5), rel=1e-6)
+
+
 def test_a_network_with_feedback_and_two_doors():
     """λ = γ + λP by hand: station 0 gets 1 + 0.25 λ_1, station 1 gets 0.5 + 0.5 λ_0: λ = (1.2857…, 1.1428…)."""
     found = theory.jackson([(0.3,), (0.5, 2)], [1.0, 0.5], [[0, 0.5], [0.25, 0]])
@@ -575,6 +655,8 @@ def test_a_tandem_of_unequal_single_servers():
         ([(1,), (1,)], [0.0, 0.0], [[0, 0], [0, 0]], "nobody arrives"),
         ([(1,)], [0.1], [[-0.1]], "shares that add up to at most 1"),
         ([(1,), (1,)], [0.1, 0], [[0.6, 0.6], [0, 0]], "shares that add up to at most 1"),
+        ([(1,), (1,)], [0.1, 0], [[0, math.nan], [0, 0]], "shares that add up to at most 1"),
+        ([(1,), (1,)], [0.1, 0], [[0, 0.5], [-0.1, 0]], "shares that add up to at most 1"),
         ([(1,)], [0.1], [[math.nan]], "shares that add up to at most 1"),
         ([(1,)], [0.1], [[1.0]], "customers can never leave"),
         ([(0,)], [0.1], [[0]], "service mean"),
@@ -605,11 +687,23 @@ def test_a_tandem_of_nothing_is_refused():
         ([math.inf], [1.0], "births must be rates"),
         ([1.0], [math.nan], "births must be rates"),
         ([1e-300], [1e300], "too far apart"),
+        ([1.0, math.inf], [1.0, 1.0], "births must be rates"),
+        ([1.0, 1.0], [1.0, math.inf], "births must be rates"),
+        ([1.0, -1.0], [1.0, 1.0], "births must be rates"),
+        ([1.0, 1.0], [1.0, 0.0], "births must be rates"),
+        ([1.0, 1e-300], [1.0, 1e300], "too far apart"),
+        ([1.0, 1e300], [1.0, 1e-300], "too far apart"),
     ],
 )
 def test_rates_that_make_no_chain(births, deaths, said):
     with pytest.raises(UsageError, match=said):
         theory.birth_death(births, deaths)
+
+
+def test_nothing_is_beyond_a_birth_rate_of_zero():
+    assert theory.birth_death([3.0, 0.0, 5.0], [1.0, 2.0, 7.0]) == close([0.25, 0.75, 0.0, 0.0])
+    assert theory.birth_death([0.0, 2.0], [1.0, 1.0]).tolist() == [1.0, 0.0, 0.0]
+    assert theory.birth_death([2.0, 3.0], [4.0, 1.0]) == close([1 / 3, 1 / 6, 1 / 2])
 
 
 @pytest.mark.parametrize("matrix", [[], [[1.0, 2.0]], [1.0, 2.0]])
@@ -620,8 +714,9 @@ def test_a_chain_is_square(matrix):
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
 def test_a_chain_has_rates(bad):
-    with pytest.raises(UsageError, match="finite and not negative"):
-        theory.stationary([[0, bad], [1, 0]])
+    for where in ([[0, bad], [1, 0]], [[0, 1], [bad, 0]]):
+        with pytest.raises(UsageError, match="finite and not negative"):
+            theory.stationary(where)
 
 
 def test_a_chain_of_one_state_and_its_diagonal():
@@ -670,6 +765,28 @@ def test_staffing_is_stable_even_for_a_share_of_nearly_all():
 
 
 # Batches --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_states_of_greedy_batches_are_doubled_until_nothing_is_left(monkeypatch):
+    sizes = []
+
+    def solved(rate, per_item, fixed, most, size):
+        sizes.append(size)
+        chance = np.zeros(size)
+        chance[-1 if len(sizes) < 3 else 0] = 1.0
+        return chance
+
+    monkeypatch.setattr("sim.theory.batches._solve", solved)
+    theory.greedy_batches(1.4, 0.4, 0.6)
+    assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
+    monkeypatch.setattr("sim.theory.batches.MOST_DENSE", 3 * sizes[0])
+    sizes.clear()
+    with pytest.raises(UsageError, match="greedy batches: too near to saturation"):
+        theory.greedy_batches(1.4, 0.4, 0.6)
+    assert len(sizes) == 2
+    monkeypatch.setattr("sim.theory.batches.MOST_CELLS", 100)
+    with pytest.raises(UsageError, match="greedy batches of at most 3: too near to saturation"):
+        theory.greedy_batches(1.4, 0.4, 0.6, 3)
 
 
 def test_a_batch_server_that_takes_one_is_mm1():

@@ -51,6 +51,7 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
     whole(1, servers=servers)
+    servers = int(servers)
     given = [Stream(*one) for one in classes]
     if not given:
         raise UsageError("trunk reservation needs at least one class: (rate, service_mean, reserved)")
@@ -59,6 +60,7 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
         whole(0, reserved=one.reserved)
         if one.reserved >= servers:
             raise UsageError(f"a class that leaves {one.reserved} of {servers} servers free never gets in")
+    given = [one._replace(reserved=int(one.reserved)) for one in given]
     if all(one.service_mean == given[0].service_mean for one in given):
         busy = np.arange(servers)
         births = np.sum([np.where(busy < servers - one.reserved, one.rate, 0.0) for one in given], axis=0)

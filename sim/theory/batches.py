@@ -98,6 +98,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     name = f"greedy batches{'' if most is None else f' of at most {most}'}"
     if most is not None:
         whole(1, the_largest_batch=most)
+        most = int(most)
     load = rate * per_item if most is None else rate * (per_item + fixed / most)
     if load >= 1:
         raise _overloaded(name, load)

@@ -60,10 +60,11 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     """
     positive(rate=rate, service_mean=service_mean)
     whole(1, servers=servers, room=room)
+    servers, room = int(servers), int(room)
     if room < servers:
         raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
     if room > MOST_STATES:
-        raise UsageError(f"a room for {int(room):,} is too large to follow; at most {MOST_STATES:,}")
+        raise UsageError(f"a room for {room:,} is too large to follow; at most {MOST_STATES:,}")
     busy = np.minimum(np.arange(1, room + 1), servers)
     chance = birth_death(np.full(room, rate), busy / service_mean)
     numbers = np.arange(room + 1)
@@ -106,6 +107,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     """
     positive(rate=rate, service_mean=service_mean, patience_mean=patience_mean)
     whole(1, servers=servers)
+    servers = int(servers)
     capacity, leaving = servers / service_mean, 1 / patience_mean
     queue = _longest_queue(rate, capacity, leaving)
     waiting = np.arange(queue + 1)
