@@ -58,7 +58,8 @@ class Seen(SimpleNamespace):
         return self.queue
 
     def waiting_for(self, name, class_=None):
-        return self.waiting.get(name if class_ is None else class_, 0)
+        assert name is None or class_ is None
+        return self.waiting.get(("class", class_) if name is None else name, 0)
 
     def backlog(self, name):
         return self.work.get(name, 0.0)
@@ -345,6 +346,12 @@ def test_nobody_joins_where_a_service_is_not_worth_its_own_time():
     assert threshold("individual", 1, 1.0, 0.1, 0.3) == 3  # 0.3 / 0.1 is a little less than 3
 
 
+def test_a_gain_however_small_is_worth_a_place():
+    """λ = 0.1, mean 1, R/C = 1.5: one place gains 0.1 · 10 / 11 · 1.5 - 1 / 11, which is 0.045 a second."""
+    assert threshold("social", 1, 0.1, 1.0, 1.5) == 1
+    assert threshold("revenue", 1, 0.1, 1.0, 1.5) == 1
+
+
 def test_naor_refuses_at_its_threshold():
     """R/C = 6 s, mean 2 s, one GPU: oneself joins as third and no later."""
     policy = Naor(reward=12.0, cost=2.0, objective="individual", arrival_rate=0.4, service_time=2.0)
@@ -530,7 +537,7 @@ def learnt(policy, view, task, flows):
 
 
 def test_a_decision_process_goes_by_the_table_of_its_estimates():
-    """Two GPUs, no room: who is worth 1 is refused with one GPU left, who is worth 30 is not; unknown classes get in."""
+    """Two GPUs, no room: with one GPU left 1 is refused and 30 admitted; classes that are not known get in."""
     view = Seen(machine(gpus=2))
     tasks = gpu_tasks(3, classes=["low", "high", "odd"])
     policy = MdpThreshold({"low": 1.0, "high": 30.0}, room=0, tolerance=0.2)
@@ -685,6 +692,9 @@ def test_a_share_is_averaged_over_a_window():
     assert admitted(policy.admit(task, view))
     average = 1 - math.exp(-0.5)
     assert policy._average["g"] == (close(average), 2.0)
+    short = UtilisationThreshold(threshold=0.5, window=0.5)  # 1 - e^{-1} of what is taken now
+    assert admitted(short.admit(task, Seen(machine(gpus=4), taken={"g": 3}, now=0.5)))
+    assert not admitted(short.admit(task, Seen(machine(gpus=4), taken={"g": 4}, now=1.0)))
     view.now, view.taken = 5.0, {"g": 3}
     assert not admitted(policy.admit(task, view))
     average = math.exp(-0.75) * average + (1 - math.exp(-0.75)) * 0.75
@@ -694,33 +704,39 @@ def test_a_share_is_averaged_over_a_window():
 def test_limits_on_heads_that_wait():
     (task,) = gpu_tasks(1, classes=["a"])
     for waiting, fitting, inside in ((1, False, True), (2, True, False), (3, False, False)):
-        view = Seen(waiting_count=waiting, fitting=fitting, waiting={"a": 9, "g": 9})
+        view = Seen(waiting_count=waiting, fitting=fitting, waiting={("class", "a"): 9, "g": 9})
         assert admitted(QueueLimit(limit=2).admit(task, view)) == inside
         assert admitted(QueueLimit(limit=2, per_class={"b": 0}).admit(task, view)) == inside
     for waiting, fitting, inside in ((0, True, True), (0, False, False), (1, True, False)):
         view = Seen(waiting_count=waiting, fitting=fitting)
         assert admitted(QueueLimit(limit=0).admit(task, view)) == inside
         assert admitted(QueueLimit(limit=0, per_class={"b": 0}).admit(task, view)) == inside
-        view = Seen(waiting_count=9, fitting=fitting, waiting={"a": waiting})
+        view = Seen(waiting_count=9, fitting=fitting, waiting={("class", "a"): waiting})
         assert admitted(QueueLimit(per_class={"a": 0}).admit(task, view)) == inside
         for name in ("g", "gpu"):
             view = Seen(waiting_count=9, fitting=fitting, waiting={name: waiting})
             assert admitted(QueueLimit(per_device={name: 0}).admit(task, view)) == inside
 
 
+A = ("class", "a")
+
+
 def test_each_limit_counts_for_itself():
     both = [gpu_mode(GPU), cpu_mode(CPU)]
     task, other = jobs(Job(both, [2.0, 3.0]), Job(both, [4.0, 3.0]), classes=["a", "b"])
     policy = QueueLimit(limit=9, per_class={"a": 2}, per_device={"gpu": 3, "cpu": 1})
-    view = Seen(fitting=False, waiting_count=8, waiting={"a": 1, "gpu": 2, "cpu": 0})
+    view = Seen(fitting=False, waiting_count=8, waiting={A: 1, "gpu": 2, "cpu": 0})
     assert admitted(policy.admit(task, view)) and admitted(policy.admit(other, view))
-    view.waiting = {"a": 2, "gpu": 2, "cpu": 0}
+    view.waiting = {A: 2, "gpu": 2, "cpu": 0}
     assert policy.admit(task, view).reason == "2 of a wait already"
-    view.waiting = {"a": 1, "gpu": 3, "cpu": 1}
+    view.waiting = {A: 1, "gpu": 3, "cpu": 1}
     assert policy.admit(task, view).reason == "3 wait for gpu already"
     assert policy.admit(other, view).reason == "1 wait for cpu already"
     view.waiting_count, view.waiting = 9, {}
     assert policy.admit(task, view).reason == "9 wait already"
+    view = Seen(fitting=False, waiting_count=4, waiting={A: 2, "g": 1})
+    assert not admitted(QueueLimit(limit=9, per_class={"a": 2}).admit(task, view))
+    assert not admitted(QueueLimit(limit=9, per_device={"g": 1}).admit(task, view))
 
 
 def test_a_task_starts_at_once_in_any_of_its_modes():
@@ -735,6 +751,8 @@ def test_names_are_looked_up():
         known_classes(problem(table), ["a", "b"], "per_class")
     with pytest.raises(ScenarioError, match="there are no classes here"):
         known_classes(problem(columns([""])), ["b"], "per_class")
+    with pytest.raises(ScenarioError, match='no class "trainin"; did you mean "training"'):
+        known_classes(problem(columns(["training"])), ["training", "trainin", "x"], "per_class")
     known_devices(problem(table), ["g", "gpu", "cpu"], "per_device")
     with pytest.raises(ScenarioError, match='no device type "slow".*the device types here are'):
         known_devices(problem(table), ["slow"], "per_device")
@@ -760,6 +778,13 @@ def test_codel_by_the_clock():
     assert not law.refuses(19.0 + 8 / math.sqrt(2) - 0.01, 5.0)
     assert law.refuses(19.0 + 8 / math.sqrt(2), 5.0)
     assert law.next == close(19.0 + 8 / math.sqrt(2) + 8 / math.sqrt(3))
+
+
+def test_codel_begins_anew_when_the_age_was_below():
+    law = ControlLaw(2.0, 8.0)
+    for now, age, refused in ((0.0, 3.0, False), (7.0, 1.0, False), (7.5, 3.0, False), (15.0, 3.0, False),
+                              (15.5, 3.0, True)):  # fmt: skip
+        assert law.refuses(now, age) == refused
 
 
 def spell(law, begin, refusals):
@@ -810,8 +835,10 @@ def test_codel_asks_for_the_age_of_the_head():
     assert not admitted(policy.admit(task, view))
     view.queue = Queue([])  # a service of its own: another law
     assert admitted(policy.admit(task, view))
-    view.queue.append(1.0)
+    view.queue += [1.0, 27.5]  # the oldest counts
     assert admitted(policy.admit(task, view))
+    view.now = 36.0
+    assert not admitted(policy.admit(task, view))
     view.queue = None
     view.oldest = None
     assert admitted(policy.admit(task, view))
@@ -1028,6 +1055,16 @@ def test_requests_that_come_meanwhile_join_the_batch():
         task = request()
         ahead._services = {task.shape: ahead.service(task)}
         ahead._services[task.shape].rate = SimpleNamespace(note=lambda now: None, value=rate)
+        assert ahead.response(task) == close(2.0 + 0.5 + 0.25 * size + 0.25)
+
+
+def test_the_rate_of_requests_is_learnt_from_who_asks():
+    """One a second, the device free in 2 s: from the thirtieth on two more are expected in the batch."""
+    view = Seen(machine(gpus=1), now=0.0, queue=Requests(0), free_times=[1e9])
+    ahead, task = Ahead(view), request()
+    for number in range(31):
+        view.now, view.free_times, view.launches = float(number), [number + 2.0], number
+        size = 1 if number < 29 else 3
         assert ahead.response(task) == close(2.0 + 0.5 + 0.25 * size + 0.25)
 
 

@@ -218,7 +218,8 @@ def test_the_timeline_second_by_second(seed, by):
     assert list(table["time"]) == sorted(time for time in times if time <= END)
     for found in table.itertuples():
         now = found.time
-        state = dict.fromkeys(("running", "uploading", "downloading", "waiting", "busy_cores", "busy_gpus", "held"), 0.0)
+        names = ("running", "waiting", "uploading", "downloading", "busy_cores", "busy_gpus")
+        state = dict.fromkeys((*names, "held"), 0.0)
         groups: dict[str, float] = {}
         for number, row in enumerate(rows):
             mode = MODES[row["code"]]
@@ -237,7 +238,7 @@ def test_the_timeline_second_by_second(seed, by):
                 for what, is_so in (("busy", busy), ("allocated", held)):
                     key = f"{what}.{name}"
                     groups[key] = groups.get(key, 0.0) + size / len(row["where"]) * is_so
-        for name in ("running", "waiting", "uploading", "downloading", "busy_cores", "busy_gpus"):
+        for name in names:
             assert getattr(found, name) == pytest.approx(state[name]), (now, name)
         assert found.allocated_gpus == pytest.approx(state["held"])
         if by is not None:

@@ -445,7 +445,7 @@ def test_bisection_halves_the_logarithm(monkeypatch):
     monkeypatch.setattr(dual_approximation, "attempt", refuse)
     found = solve(p, q, 2, 0, tolerance=0.01)
     low, wanted = 9.0, []
-    while 12.0 > low * 1.01:
+    while low * 1.01 < 12.0:
         low = math.sqrt(low * 12.0)
         wanted.append(low)
     assert seen == pytest.approx(wanted)

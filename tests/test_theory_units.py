@@ -609,7 +609,7 @@ def test_a_workload_limit_by_integration():
 
 
 def test_a_workload_limit_of_a_thousand_services():
-    """The response below the limit exceeds t where the work found, own service included, does: e^{-(μ - λ) t} and more."""
+    """P(T > t) below the limit: that of M/M/1, e^{-(μ - λ) t} (1 + λ / (μ - λ)), less what the limit cuts off."""
     rate, mean, limit, slope = 900.0, 1e-3, 0.9, 100.0
     found = theory.workload_limit(rate, mean, limit)
     for t in (0.7, 0.8, 0.89):
