@@ -8,7 +8,8 @@ and the tests that reach the line run, the quickest first, until one fails or al
 arithmetic and Boolean operators, numbers (± 1), conditions, arguments, `min` and `max` and their like, return values
 and whole statements; not messages, annotations and default arguments, which the reference pages hold.
 Mutants that survive are printed.  Those in `equivalent_mutants.txt` change nothing that can be seen from outside (a
-number of iterations that is never reached, a first guess of a root); they are left out before a sample is drawn.
+number of iterations that is never reached, a first guess of a root); they are counted apart.  The score is the share
+killed of the others.
 """
 
 from __future__ import annotations
@@ -273,16 +274,17 @@ class MutationRun:
         reached = json.loads(self.forked(self.reach)[1])
         listed = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
         every = [one for file in self.options.files for one in mutants(file)]
-        pool = [one for one in every if one.key not in listed]
-        chosen = sorted(random.Random(self.options.seed).sample(pool, min(self.options.sample or len(pool), len(pool))))
-        self.say(f"{len(every)} mutants, {len(every) - len(pool)} of them equivalent; {len(chosen)} are tried")
+        size = min(self.options.sample or len(every), len(every))
+        chosen = sorted(random.Random(self.options.seed).sample(every, size))
+        self.say(f"{len(every)} mutants, {len(chosen)} are tried")
         counts: Counter[str] = Counter()
         for one in chosen:
-            verdict = self.judge(one, reached[one.file])
+            verdict = "equivalent" if one.key in listed else self.judge(one, reached[one.file])
             counts[verdict] += 1
             if verdict == "survived":
-                self.say(f"{one.key}")
-        self.say(f"{counts['killed']} of {len(chosen) - counts['unchanged']} killed; {dict(counts)}")
+                self.say(one.key)
+        score = counts["killed"] / max(1, counts["killed"] + counts["survived"])
+        self.say(f"{', '.join(f'{count} {what}' for what, count in counts.items())}: {score:.1%}")
         return True
 
     def say(self, text: str) -> None:

@@ -164,6 +164,18 @@ def test_weights_and_counts_at_their_borders():
     assert (counts(np.array([0.25, 0.26, 0.5, 0.51, 0.76, 1.0]), 3) * 3).tolist() == [0, 1, 1, 2, 3, 3]
 
 
+def test_shelves_bind_where_areas_do_not():
+    """Five medium tasks of 3.1 at a guess of 9 take 15.5 s of two devices' 18, but only two fit behind each other."""
+    medium, never = np.full(5, 3.1), np.full(5, np.inf)
+    for k in (0, 1):
+        assert Shelves(medium, never, 2, k, 9.0, fixed(5)).assignment(60) is None
+        assert Shelves(medium[:4], never[:4], 2, k, 9.0, fixed(4)).assignment(60) is not None
+    assert Shelves(never, medium, 1, 2, 9.0, fixed(5)).assignment(60) is None
+    assert Shelves(never[:4], medium[:4], 1, 2, 9.0, fixed(4)).assignment(60).all()
+    three = Shelves(medium, np.full(5, 5.0), 2, 1, 9.0, fixed(5)).assignment(60)  # one on the GPU, four on the cores
+    assert three.sum() == 1
+
+
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +209,15 @@ def test_counting_with_fixed_tasks_is_the_linear_program_of_all_tasks():
             assert not refused
         answers.append(refused)
     assert 0.1 < np.mean(answers) < 0.9
+
+
+@pytest.mark.parametrize("side", ["cpu", "gpu"])
+def test_areas_of_fixed_tasks_and_counts_refuse_together(side):
+    """At 10, a task of 5 fixed on a device leaves room for 0.98 of the others, of 5.1 each; the other takes only one."""
+    time = np.array([5.0, 5.1, 5.1])
+    assert counting_refuses(time, time, 1, 1, 10.0, fixed(3, **{side: [0]}))
+    none = np.array([0.0, 5.1, 5.1])
+    assert not counting_refuses(none, none, 1, 1, 10.0, fixed(3, **{side: [0]}))
 
 
 def test_counting_where_all_tasks_are_fixed():
@@ -406,6 +427,27 @@ def test_lanes_wait_for_their_tasks():
     assert waiting(schedule, p, q, np.array([1.0, 1.0, 9.0, 4.0])) == 10.0
     assert waiting(schedule, p, q, np.zeros(4)) == 7.0
     assert waiting(schedule, p, q, np.array([0.0, 20.0, 0.0, 0.0])) == 24.0
+
+
+def exact_makespan(p, q, m, k):
+    """By trying all lanes for all tasks."""
+    least = math.inf
+    times = np.column_stack([*[p] * m, *[q] * k])
+    for lanes in product(range(m + k), repeat=len(p)):
+        load = np.bincount(lanes, weights=times[range(len(p)), lanes], minlength=m + k)
+        least = min(least, load.max())
+    return least
+
+
+def test_bounds_and_schedules_enclose_what_trying_all_finds():
+    rng = np.random.default_rng(55)
+    for m, k in ((2, 1), (1, 2), (1, 1), (2, 1), (1, 2)):
+        p, q = rng.uniform(2, 9, 5), rng.uniform(2, 9, 5)
+        best = exact_makespan(p, q, m, k)
+        found = solve(p, q, m, k)
+        assert found.bound <= best * (1 + 1e-9)
+        assert best <= found.makespan * (1 + 1e-9)
+        assert found.makespan <= RATIO * 1.001 * best
 
 
 # Bisection ------------------------------------------------------------------------------------------------------------
