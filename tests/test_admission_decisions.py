@@ -163,7 +163,7 @@ def test_the_mean_service_is_busy_time_over_completions_from_thirty_on():
     assert flow.service_time is None
 
 
-def test_a_station_shares_its_devices_among_all_who_are_there():
+def test_a_station_shares_its_devices_among_all_that_are_there():
     """Capacity 2; two of width 1 keep both busy for 3 s; with a third of width 2 each has half for 4 s."""
     station = Station(2.0, 10**9)
     one, two = station.flow("a"), station.flow("b")
@@ -267,7 +267,7 @@ def test_the_greatest_load_is_where_the_tail_meets_the_share():
 
 
 def estimated(stations, task, rate, service_time, present=0):
-    """Fill in what a station has learnt."""
+    """Fill in what a station has learned."""
     station = stations.best(task)[0]
     flow = station.flow("")
     flow.arrivals = SimpleNamespace(note=lambda now: None, value=rate)
@@ -324,7 +324,7 @@ def test_the_rate_is_solved_for_again_when_the_service_has_moved_by_a_fiftieth()
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("load", [0.4, 1.0, 2.5])
 def test_thresholds_by_trying_all(time, count, load):
-    """Gains of every threshold from the exact chain, for all and for who takes the fee."""
+    """Gains of every threshold from the exact chain, for all and for the one that takes the fee."""
     worth, rate = 6.4 * time, load * count / time
     most = threshold("individual", count, rate, time, worth)
     assert most == math.floor(count * 6.4)
@@ -339,7 +339,7 @@ def test_thresholds_by_trying_all(time, count, load):
     assert threshold("revenue", count, rate, time, worth) == int(np.argmax(revenue))
 
 
-def test_nobody_joins_where_a_service_is_not_worth_its_own_time():
+def test_no_task_joins_where_a_service_is_not_worth_its_own_time():
     assert threshold("individual", 3, 1.0, 2.0, 1.999) == 0
     assert threshold("social", 3, 1.0, 2.0, 1.999) == 0
     assert threshold("individual", 3, 1.0, 2.0, 2.0) == 3
@@ -527,7 +527,7 @@ def test_a_decision_process_has_a_largest_size(monkeypatch):
         policy.check(problem(columns("ab")))
 
 
-def learnt(policy, view, task, flows):
+def learned(policy, view, task, flows):
     station = policy.stations.best(task)[0]
     for name, (rate, time, present) in flows.items():
         flow = station.flow(name)
@@ -544,7 +544,7 @@ def test_a_decision_process_goes_by_the_table_of_its_estimates():
     policy.begin(view)
     assert admitted(policy.admit(tasks[0], view))  # nothing is known yet
     policy.gone(tasks[0])
-    station = learnt(policy, view, tasks[0], {"low": (5.0, 0.4, 1), "high": (5.0, 0.4, 0)})
+    station = learned(policy, view, tasks[0], {"low": (5.0, 0.4, 1), "high": (5.0, 0.4, 0)})
     wanted = Table(2, 2, 2)
     wanted.solve([5.0, 5.0], [0.4, 0.4], [1.0, 30.0], [0.0, 0.0])
     assert [wanted.admits((1, 0), c) for c in (0, 1)] == [False, True]
@@ -558,12 +558,41 @@ def test_a_decision_process_goes_by_the_table_of_its_estimates():
     assert (table.servers, table.places, table.gain) == (2, 2, close(wanted.gain))
 
 
+def test_a_decision_process_is_not_solved_again_for_the_same_estimates(monkeypatch):
+    """Nor for estimates within the tolerance of 0.2; a class that never came counts as absent."""
+    solved = []
+    real = Table.solve
+    monkeypatch.setattr(Table, "solve", lambda self, *given: solved.append(given) or real(self, *given))
+    view = Seen(machine(gpus=2))
+    tasks = gpu_tasks(4, classes=["a", "b", "a", "a"])
+    policy = MdpThreshold({"a": 10.0, "b": 7.0}, room=3)
+    policy.begin(view)
+    for task, rate in ((tasks[0], 0.8), (tasks[2], 0.8), (tasks[3], 0.9)):
+        learned(policy, view, task, {"a": (rate, 1.3, 0)})
+        assert admitted(policy.admit(task, view))
+    assert len(solved) == 1
+    learned(policy, view, tasks[0], {"a": (1.1, 1.3, 0)})
+    assert admitted(policy.admit(tasks[1], view))
+    assert [given[0] for given in solved] == [[0.8, 0.0], [1.1, 0.0]]
+
+
+def test_classes_of_a_decision_process_are_all_named():
+    MdpThreshold({"a": 1.0, "b": 2.0}, {"b": 0.5}, room=1).check(problem(columns("ab")))
+    for rewards, holding, said in (
+        ({"a": 1.0}, {}, 'class "b" has no reward'),
+        ({"a": 1.0, "b": 2.0, "c": 1.0}, {}, 'no class "c"'),
+        ({"a": 1.0, "b": 2.0}, {"c": 1.0}, 'class "c" has a holding cost and no reward; give it one'),
+    ):
+        with pytest.raises(ScenarioError, match=said):
+            MdpThreshold(rewards, holding, room=1).check(problem(columns("ab")))
+
+
 def test_a_decision_process_counts_holding_costs_and_leaves_out_classes_that_hardly_come():
     view = Seen(machine(gpus=1))
     tasks = gpu_tasks(2, classes=["a", "b"])
     policy = MdpThreshold({"a": 10.0, "b": 7.0}, {"a": 1.5}, room=6)
     policy.begin(view)
-    learnt(policy, view, tasks[0], {"a": (0.8, 1.3, 0), "b": (None, 2.0, 0)})
+    learned(policy, view, tasks[0], {"a": (0.8, 1.3, 0), "b": (None, 2.0, 0)})
     table = policy._table(policy.stations.best(tasks[0])[0], 1)
     wanted = Table(1, 7, 2)
     wanted.solve([0.8, 0.0], [1.3, 1.0], [10.0, 7.0], [1.5, 0.0])
@@ -758,6 +787,20 @@ def test_names_are_looked_up():
         known_devices(problem(table), ["slow"], "per_device")
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (QueueLimit(per_class={"b": 1}), 'no class "b"'),
+        (QueueLimit(per_device={"b": 1}), 'no device type "b"'),
+        (QueueLimit(), "queue_limit without a limit"),
+        (TrunkReservation({"b": 1}), 'no class "b"'),
+    ],
+)
+def test_names_that_are_not_there_are_refused(policy, said):
+    with pytest.raises(ScenarioError, match=said):
+        policy.check(problem(columns("a")))
+
+
 @pytest.mark.parametrize("limits", [{"limit": 0}, {"per_class": {"a": 0}}, {"per_device": {"g": 0}}])
 def test_one_limit_is_enough(limits):
     QueueLimit(**limits).check(problem(columns("a")))
@@ -853,7 +896,7 @@ def two_modes(times=(2.0, 6.0), deadline=math.nan, arrival=0.0, **more):
 
 
 def test_the_wait_is_work_over_servers():
-    """12 s of work for 3 GPUs: 4 s; nothing where nobody waits and it fits; else what runs counts."""
+    """12 s of work for 3 GPUs: 4 s; nothing where no task waits and it fits; else what runs counts."""
     task = two_modes()
     ahead = Ahead(Seen(waiting={"g": 1}, work={"g": 12.0, "cpu": 10.0}))
     assert ahead.wait(task) == 4.0
@@ -978,7 +1021,7 @@ def test_adaptive_moves_its_limit_after_each_answer():
     view.now = 1.0
     policy.finished(tasks[3])
     assert policy.limit == close(20.0 * math.exp(-0.08))
-    policy.gone(tasks[4])  # who gave up was late, however early
+    policy.gone(tasks[4])  # a task that gave up was late, however early
     assert policy.limit == close(20.0 * math.exp(-0.17))
     policy.limit = 0.005
     assert not admitted(policy.admit(tasks[5], view))
@@ -1018,6 +1061,7 @@ class Requests(list):
     __hash__ = object.__hash__
 
     def stages(self, size, placement):
+        assert placement.devices[0].type is placement.mode.type
         compute = 0.5 + 0.25 * size
         return SimpleNamespace(compute=compute, total=compute + 0.25)
 
@@ -1058,7 +1102,7 @@ def test_requests_that_come_meanwhile_join_the_batch():
         assert ahead.response(task) == close(2.0 + 0.5 + 0.25 * size + 0.25)
 
 
-def test_the_rate_of_requests_is_learnt_from_who_asks():
+def test_the_rate_of_requests_is_learned_from_their_arrivals():
     """One a second, the device free in 2 s: from the thirtieth on two more are expected in the batch."""
     view = Seen(machine(gpus=1), now=0.0, queue=Requests(0), free_times=[1e9])
     ahead, task = Ahead(view), request()

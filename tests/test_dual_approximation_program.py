@@ -213,7 +213,7 @@ def test_counting_with_fixed_tasks_is_the_linear_program_of_all_tasks():
 
 @pytest.mark.parametrize("side", ["cpu", "gpu"])
 def test_areas_of_fixed_tasks_and_counts_refuse_together(side):
-    """At 10, a task of 5 fixed on a device leaves room for 0.98 of the others, of 5.1 each; the other takes only one."""
+    """At 10, a task of 5 fixed on a device leaves room for 0.98 of the others (5.1 each); the other takes one."""
     time = np.array([5.0, 5.1, 5.1])
     assert counting_refuses(time, time, 1, 1, 10.0, fixed(3, **{side: [0]}))
     none = np.array([0.0, 5.1, 5.1])

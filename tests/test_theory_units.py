@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -177,7 +178,7 @@ def test_servers_for_a_wait_are_the_fewest(load):
     served = theory.servers_for_wait(load / mean, mean, longest, share=0.9)
     assert theory.mmc(load / mean, mean, served).wait_tail(longest) <= 0.1
     assert served - 1 <= load or theory.mmc(load / mean, mean, served - 1).wait_tail(longest) > 0.1
-    at_once = theory.servers_for_wait(load / mean, mean, 0, share=0.9)  # nobody has to wait at all
+    at_once = theory.servers_for_wait(load / mean, mean, 0, share=0.9)  # none of them waits
     assert at_once == theory.servers_for_delay(load, 0.1)
 
 
@@ -257,7 +258,7 @@ def test_a_closed_loop_by_weights():
     assert found.model == "M/M/2//5"
 
 
-def test_who_gives_up_by_weights():
+def test_abandonment_by_weights():
     """Erlang A: what comes in goes out served or gives up; the queue is the rate of giving up times the patience."""
     rate, mean, servers, patience = 6.0, 0.4, 2, 0.7
     weights = [1.0]
@@ -276,6 +277,14 @@ def test_who_gives_up_by_weights():
     assert found.delayed == close(chance[servers:].sum())
     assert found.load == close(rate * mean / servers)
     assert found.response_mean == close(found.wait_mean + mean)
+
+
+def test_nearly_all_are_lost_and_still_the_others_are_right():
+    """M/M/1/2 at a load of 1e15: of those that get in all but one in 1e15 find the server busy."""
+    found = theory.mmck(1e15 / 0.4, 0.4, 1, 2)
+    assert found.delayed == close(1.0)
+    assert found.wait_mean == close(0.4)
+    assert found.throughput == close(2.5)
 
 
 def test_the_response_of_many_servers_by_convolution():
@@ -298,7 +307,7 @@ def test_states_that_can_be_followed_end_where_they_are_said_to(monkeypatch):
         theory.closed_loop(41, 1, 1)
     with pytest.raises(UsageError, match="about 41 customers would wait"):
         theory.mmc_abandonment(42, 1, 1, 1)
-    with pytest.raises(UsageError, match="nearly nobody ever gives up"):
+    with pytest.raises(UsageError, match="queue is too long to follow"):
         theory.mmc_abandonment(1, 1, 1, 1e4)
 
 
@@ -424,6 +433,24 @@ def test_the_longest_wait_may_be_zero_with_a_share_only():
             theory.servers_for_wait(1.0, 0.5, bad, share=0.5)
 
 
+@pytest.mark.parametrize("load", [1.0, 1.01, 1.99])
+def test_one_server_is_not_enough_for_a_load_of_one(load):
+    for call in (
+        lambda rate: theory.mm1(rate, 0.5),
+        lambda rate: theory.mg1(rate, 0.5, 0.3),
+        lambda rate: theory.md1(rate, 0.5),
+        lambda rate: theory.mg1_ps(rate, 0.5),
+        lambda rate: theory.gim1(rate, 0.5, lambda s: -math.expm1(-s / rate)),
+        lambda rate: theory.allen_cunneen(rate, 0.5, 1, 0.3, 0.3),
+        lambda rate: theory.nonpreemptive([(rate, 0.5)]),
+        lambda rate: theory.tandem(rate, [(0.5,)]),
+        lambda rate: theory.bulk_service(rate, 0.5, 1),
+        lambda rate: theory.greedy_batches(rate, 0.5, 0.0),
+    ):
+        with pytest.raises(UsageError, match="no steady state"):
+            call(load / 0.5)
+
+
 def test_what_would_help_an_overloaded_system_is_said():
     with pytest.raises(UsageError, match=r"load of a server is 1\.167, not below 1.*at least 8 servers"):
         theory.mmc(7, 1, 6)
@@ -522,6 +549,18 @@ def test_the_workload_of_constant_service_at_its_corners():
     assert ConstantJumps(700.0).below(1.5) == ConstantJumps.ENDLESS
     assert ConstantJumps(700.0).below(0.5) == close(math.exp(350))
     assert ConstantJumps(30.0).below(50.0) >= 1e250
+
+
+@pytest.mark.parametrize(("load", "x"), [("0.25", 5), ("0.5", 11), ("0.75", 22)])
+def test_the_wait_of_constant_service_far_out(load, x):
+    """1 - (1 - ρ) Σ (-z)^k e^z / k!, z = ρ (x - k), with 80 digits; where P(W > t) is 1e-6 floats have 9 of them."""
+    with localcontext() as context:
+        context.prec = 80
+        rho = Decimal(load)
+        below = sum((-rho * (x - k)) ** k * (rho * (x - k)).exp() / math.factorial(k) for k in range(x + 1))
+        exact = float(1 - (1 - rho) * below)
+    assert 1e-7 < exact < 1e-4
+    assert theory.md1(float(load) / 0.3, 0.3).wait_tail(0.3 * x) == close(exact, rel=1e-8)
 
 
 def test_the_loss_of_a_bucket_at_its_corners():
@@ -652,7 +691,7 @@ def test_a_tandem_of_unequal_single_servers():
         ([(1,)], [0.1, 0.1], [[0]], "1 stations need 1 arrival rates"),
         ([(1,)], [0.1], [[0, 0]], "1 stations need 1 arrival rates"),
         ([(1,)], [-0.1], [[0]], "arrival rate"),
-        ([(1,), (1,)], [0.0, 0.0], [[0, 0], [0, 0]], "nobody arrives"),
+        ([(1,), (1,)], [0.0, 0.0], [[0, 0], [0, 0]], "at least one arrival rate must be above 0"),
         ([(1,)], [0.1], [[-0.1]], "shares that add up to at most 1"),
         ([(1,), (1,)], [0.1, 0], [[0.6, 0.6], [0, 0]], "shares that add up to at most 1"),
         ([(1,), (1,)], [0.1, 0], [[0, math.nan], [0, 0]], "shares that add up to at most 1"),
@@ -739,11 +778,22 @@ def test_naor_in_other_units_of_time_and_money(rate, unit):
     assert found.welfare_individual == close(plain.welfare_individual * money / unit)
 
 
+@pytest.mark.parametrize("gap", [Fraction(3, 10_000), Fraction(1, 5_000_000), Fraction(-1, 5_000_000)])
+def test_naors_welfare_next_to_a_load_of_one(gap):
+    """Where the chances are nearly uniform, against fractions, to nine digits."""
+    load, ratio = 1 - gap, 40
+    found = theory.naor(float(load) / 0.3, 0.3, ratio * 0.3 * 2.0, 2.0)
+    powers = [load**k for k in range(ratio + 1)]
+    free = 1 - powers[-1] / sum(powers)
+    welfare = load * free * ratio - sum(k * power for k, power in enumerate(powers)) / sum(powers)
+    assert found.welfare_individual == close(float(2 * welfare), rel=1e-9)
+
+
 def test_naor_where_a_service_is_just_worth_it():
     alone = theory.naor(0.5, 2.0, 6.0, 3.0)  # R μ / C = 1
     assert (alone.individual, alone.social, alone.revenue, alone.toll) == (1, 1, 1, 0.0)
     assert alone.welfare == close(0.0, abs=1e-12)  # what is earned is what the only one inside costs
-    with pytest.raises(UsageError, match="nobody ever joins: a service costs 6 of waiting"):
+    with pytest.raises(UsageError, match="a service costs 6 of waiting"):
         theory.naor(0.5, 2.0, 5.99, 3.0)
     two = theory.naor(0.3, 1.0, 1.9, 1.0)
     assert two.individual == 1
