@@ -200,10 +200,7 @@ def install(mutant: Mutant, functions: list[FunctionType]) -> bool:
     """Give the functions of its file the changed code, or a constant its value; False if nothing came of it."""
     path = str(Path(mutant.file).resolve())
     tree = mutant.tree()
-    for one in {id(f): f for f in functions}.values():
-        wrapper = sys.modules[one.__module__].__dict__.get(one.__name__)
-        if hasattr(wrapper, "cache_clear"):  # what was remembered before the change
-            wrapper.cache_clear()
+    forget(functions)
     if mutant.lines == EVERYWHERE:
         return _constants(path, tree)
     old = _named(compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True))
@@ -213,6 +210,14 @@ def install(mutant: Mutant, functions: list[FunctionType]) -> bool:
     for function in found:
         function.__code__ = changed[function.__code__]
     return bool(found)
+
+
+def forget(functions: list[FunctionType]) -> None:
+    """Empty the caches of functions: what was remembered before hides a line that is not reached, or was changed."""
+    for function in functions:
+        wrapper = getattr(sys.modules.get(function.__module__), function.__name__, None)
+        if hasattr(wrapper, "cache_clear"):
+            wrapper.cache_clear()
 
 
 def _named(code: CodeType) -> dict[tuple[str, int, int], CodeType]:
@@ -327,6 +332,8 @@ class MutationRun:
                 lines[frame.f_code.co_filename].add(frame.f_lineno)
                 return trace  # noqa: B023
 
+            for functions in self.functions.values():
+                forget(functions)
             begun = time.process_time()
             sys.settrace(trace)
             passed = self.passes(number)

@@ -175,6 +175,7 @@ def test_the_devices_table_is_its_columns():
     result = Result(rec)
     table, use = result.devices, result.usage
     assert list(table["count"]) == [4, 1, 1, 1, 8, 1, 1]
+    assert "cost" not in table and "cost_held" not in table  # a cluster without prices
     assert list(table["up"]) == pytest.approx(list(use.up * use.count))
     assert list(table["asleep"]) == pytest.approx(list(use.asleep * use.count))
     np.testing.assert_allclose(table["utilisation"], use.busy / (use.up * use.count))

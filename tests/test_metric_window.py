@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hand_made import GPU, cluster, gpu_mode, launches, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, three, workload
 
 from sim.errors import UnknownName
 from sim.model.cluster import WHOLE
@@ -167,6 +167,38 @@ def test_groups_are_measured_by_their_rows():
     assert made(2, 0.0, 24.0)[0].measured.rows.tolist() == [i for i, row in enumerate(rows) if row.arrival < 24.0]
 
 
+def test_completions_at_both_ends_of_the_window_count():
+    """Finishes at 2, 5 and 6 of a window from 2 to 6; the first came before it."""
+    rec = record(cluster(), workload([0, 0, 0], [2, 3, 1]), [0, 2, 5], [2, 5, 6], [(1,)] * 3, warmup=2.0)
+    assert Result(rec).metric("throughput") == pytest.approx(3 / 4)
+
+
+def served():
+    """Three requests to one replica from 1, 2, 3 to 4, 5, 6, in one busy period; next to a plain task from 0 to 2."""
+    modes = [[gpu_mode()], [gpu_mode()]]
+    tasks = workload([0, 0, 1, 2], [1] * 4, modes, [1, 0, 0, 0])
+    rec = record(cluster(gpus=2), tasks, [0, 1, 2, 3], [2, 4, 5, 6], [(2,), (1,), (1,), (1,)])
+    rec.launches = launches([
+        {"task": 0, "place": 0, "start": 0, "end": 2},
+        {"task": 1, "place": 1, "members": 3, "start": 1, "end": 6},
+    ])  # fmt: skip
+    service = SimpleNamespace(shape=tasks.shapes[0], rows=np.array([1, 2, 3]), name="chat", ttft=INF, tpot=INF)
+    return rec, service
+
+
+def test_requests_of_a_busy_period_run_from_their_own_start_to_their_own_finish():
+    """They wait 1 + 1 + 1 s of the 6; the replica's launch, which has three members for 5 s, says nothing of that."""
+    rec, service = served()
+    rec.input.language = [service]
+    rec.input.tasks.extra["output_tokens"] = np.array([np.nan, 4.0, 4.0, 4.0])
+    result = Result(rec)
+    assert result.metric("queue_length_mean") == pytest.approx(3 / 6)
+    line = result.timeline
+    assert list(line["time"]) == [0, 1, 2, 3, 4, 5, 6]
+    assert list(line["running"]) == [1, 2, 2, 3, 2, 1, 0]
+    assert list(line["waiting"]) == [1, 1, 1, 0, 0, 0, 0]
+
+
 def test_batches_count_all_their_members_as_running():
     """Three requests come at 0 and run as one launch from 2 to 6: 3 × 2 s of waiting in 6 s."""
     rec = record(cluster(), workload([0, 0, 0], [1, 1, 1]), [2, 2, 2], [6, 6, 6], [(1,)] * 3, batch=np.zeros(3, int))
@@ -195,8 +227,8 @@ def test_times_a_hundred_times_as_short_make_rates_a_hundred_times_as_high():
 
 
 def test_a_window_of_no_length_has_no_rates():
-    rec = record(cluster(), workload([0.0], [0.0]), [0.0], [0.0], [(1,)], end=0.0)
-    result = Result(rec)
+    tasks = workload([0.0], [0.0], deadline=np.array([1.0]), extra={"output_tokens": np.array([3.0])})
+    result = Result(record(cluster(), tasks, [0.0], [0.0], [(1,)], end=0.0))
     for name in ("throughput", "goodput", "queue_length_mean", "jobs_in_system_mean", "output_rate",
                  "gpu_utilisation"):  # fmt: skip
         assert math.isnan(result.metric(name)), name
@@ -245,8 +277,7 @@ def test_tokens_a_second():
         [0, 0, 2, 2], [1, 3, 6, NAN], [(1,), (2,), (3,), (4,)], warmup=2.0, end=6.0,
     )  # fmt: skip
     result = Result(rec)
-    if "output_tokens" not in result.tasks:
-        result.tasks["output_tokens"] = [9.0, 5.0, 7.0, 4.0]
+    assert math.isnan(three().metric("output_rate"))  # without requests to language models
     assert metrics.output_rate(result.measured) == pytest.approx(12 / 4)
 
 
