@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from machines import Job, cpu_mode, gpu_mode, tasks_of
 from scipy.optimize import linprog
 
 import sim
@@ -39,6 +40,8 @@ from policies.static.dual_approximation import (
     weights,
 )
 from sim.errors import ScenarioError
+from sim.model.cluster import Cluster, DeviceType, NodeSpec
+from sim.policy import PlanProblem
 
 TOLERANCE = 1e-9
 
@@ -151,9 +154,13 @@ def test_a_task_fits_a_gpu_that_it_fills_to_the_last_unit():
 
 
 def test_tasks_without_gpu_time_take_no_area_at_all():
+    """Not even where nothing is left of it."""
     p, q = np.array([5.0, 5.0, 5.0]), np.array([0.0, 0.0, 4.0])
     found = Shelves(p, q, 1, 1, 5.0, fixed(3)).assignment(5)
     assert found.tolist() == [True, True, True]
+    full = Shelves(p, q, 1, 1, 5.0, fixed(3))
+    full.gpu_area = 0.0
+    assert full.assignment(5).tolist() == [True, True, False]
 
 
 def test_weights_and_counts_at_their_borders():
@@ -412,6 +419,14 @@ def test_descent_has_a_budget(monkeypatch):
         assert descend(p, q, 2, 0, piled, 0.0).makespan == makespan
 
 
+def test_descent_begins_with_the_schedule_that_it_is_given(monkeypatch):
+    """Without a budget nothing moves, though the cores would be ten times as fast."""
+    monkeypatch.setattr(dual_approximation, "PAIRS", 0)
+    p, q = np.full(4, 1.0), np.full(4, 10.0)
+    for lanes, makespan in (([2, 2, 2, 2], 40.0), ([3, 3, 0, 0], 20.0), ([2, 3, 2, 1], 20.0)):
+        assert descend(p, q, 2, 2, of_lanes(p, q, 2, lanes), 0.0).makespan == makespan
+
+
 def test_the_shortest_is_the_first_of_equals():
     one, two, three = (Schedule(mask(1, []), np.zeros(1), np.zeros(1), makespan) for makespan in (3.0, 2.0, 2.0))
     assert shortest([one, two, three]) is two
@@ -524,6 +539,21 @@ def test_a_schedule_at_hand_within_the_ratio_is_an_answer(monkeypatch):
     assert tight.makespan <= RATIO * guess * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("largest", "units"), [(1, [1]), (20 * 9, [20]), (100 * 9, [55])])
+def test_programs_have_a_largest_size(monkeypatch, largest, units):
+    """In cells: units times 9 free tasks, as no shelf can bind; 55 units are the finest, ⌈3 · 9 · 10 / 5⌉ and a hair."""
+    asked = []
+    real = Shelves.assignment
+    monkeypatch.setattr(Shelves, "assignment", lambda self, units: asked.append(units) or real(self, units))
+    monkeypatch.setattr(dual_approximation, "LARGEST", largest)
+    monkeypatch.setattr(dual_approximation, "relaxation", lambda p, q, m, k, guess, order: fixed(9))
+    p = np.full(9, 1.0)
+    known = Schedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
+    assert Shelves(p, p, 2, 2, 5.0, fixed(9)).cells_a_unit == 9
+    assert attempt(p, p, 2, 2, 5.0, 0.1, by_gain(p, p), known) is not None
+    assert asked == units
+
+
 def test_coarse_programs_are_as_coarse_as_the_ratio_allows(monkeypatch):
     """With c times the units, 4/3 + (c - 1) / (3k): a ratio of 5/3 on 2 GPUs allows c = 3."""
     asked = []
@@ -627,6 +657,37 @@ def test_a_plan_of_tasks_that_are_there_at_once_names_its_guarantee():
     assert plan.notes["ratio_certified"] == pytest.approx(12.0 / plan.bound)
     starts = sorted(result.tasks["start"])
     assert starts == [0.0, 0.0, 6.0]
+
+
+def problem(times, cpus=1, gpus=1, arrival=0.0, **more):
+    """Tasks with times on a core and on a GPU, for a planner."""
+    cpu, gpu = DeviceType("cpu", kind="cpu"), DeviceType("g")
+    both = [cpu_mode(cpu), gpu_mode(gpu)]
+    where = Cluster([NodeSpec(cpus=cpus, accelerators=((gpu, gpus),), cpu_type=cpu)])
+    return PlanProblem(tasks_of([Job(both, one, arrival=arrival) for one in times]), where, **more)
+
+
+def test_a_plan_in_mid_run_begins_where_lanes_come_free():
+    """At 10 the core is free, at 14 the GPU.  (2, 9), (9, 3) and (4, 9) s: 6 on the core, 14 + 3 on the GPU."""
+    times = [(2.0, 9.0), (9.0, 3.0), (4.0, 9.0)]
+    plan = DualApproximation().plan(problem(times, arrival=10.0, now=10.0, in_mid_run=True, free_at={"n0/g0": 14.0}))
+    assert plan.makespan == 7.0
+    assert 6.0 <= plan.bound <= 7.0
+    assert {step.task: step.devices[0] for step in plan.steps} == {0: "n0/cpu0", 1: "n0/g0", 2: "n0/cpu0"}
+
+
+def test_a_plan_of_nothing_to_do_is_certain():
+    plan = DualApproximation().plan(problem([(0.0, 0.0), (0.0, 0.0)]))
+    assert (plan.makespan, plan.bound) == (0.0, 0.0)
+    assert plan.notes["ratio_certified"] == 1.0
+
+
+def test_steps_of_a_plan_stand_in_the_order_of_their_starts():
+    """On one core, longest first: 5, 3, 2; the GPU takes what it is a tenth of the time for."""
+    plan = DualApproximation().plan(problem([(2.0, 90.0), (3.0, 90.0), (5.0, 90.0), (90.0, 9.0)]))
+    assert [step.task for step in plan.steps if step.devices == ("n0/cpu0",)] == [2, 1, 0]
+    assert [step.task for step in plan.steps if step.devices == ("n0/g0",)] == [3]
+    assert plan.makespan == 10.0
 
 
 def test_tasks_with_predecessors_and_clusters_of_three_types_are_refused():

@@ -35,11 +35,11 @@ def test_quantiles_are_scipys(share, freedom):
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
 def test_a_student_interval_is_scipys(confidence):
     values = [3.0, 4.5, 1.0, NAN, 7.25, 2.0]
-    found = student_interval(values, confidence, "wait_mean")
+    found = student_interval(values, confidence, "energy_j")
     known = [value for value in values if value == value]
     low, high = stats.t.interval(confidence, 4, np.mean(known), stats.sem(known))
     assert (found.low, found.high, found.mean) == pytest.approx((low, high, np.mean(known)))
-    assert (found.n, found.confidence, found.metric, found.method) == (5, confidence, "wait_mean", "replications")
+    assert (found.n, found.confidence, found.metric, found.method) == (5, confidence, "energy_j", "replications")
     assert found.half_width == pytest.approx((high - low) / 2)
     assert found.covers(found.low) and found.covers(found.high)
     assert not found.covers(found.low - 1e-9) and not found.covers(found.high + 1e-9)
