@@ -334,6 +334,22 @@ def test_earliest_finish_fills_the_lane_that_is_free_first():
     assert other.on_gpu.all()
 
 
+def test_earliest_finish_looks_at_what_is_there_already():
+    """5 s on the core, 4 on the GPU: the first goes to the GPU, the second to the core, the third to the GPU."""
+    found = earliest_finish(np.full(3, 5.0), np.full(3, 4.0), 1, 1, np.arange(3))
+    assert found.on_gpu.tolist() == [True, False, True]
+    assert found.makespan == 8.0
+
+
+@pytest.mark.parametrize(("m", "k"), [(2, 0), (0, 2)])
+def test_earliest_finish_keeps_the_order_where_that_is_better(m, k):
+    """3, 2, 2, 3, 2 on two lanes: 3 + 3 and 2 + 2 + 2; longest first would take 7."""
+    times, never = np.array([3.0, 2.0, 2.0, 3.0, 2.0]), np.full(5, np.inf)
+    found = earliest_finish(*((times, never) if m else (never, times)), m, k, np.arange(5))
+    assert found.makespan == 6.0
+    assert longest_first(*((times, never) if m else (never, times)), m, k, np.full(5, k > 0)).makespan == 7.0
+
+
 def test_rivals_are_three_orders():
     """Shortest time, mean time over all devices, ratio of the two times; each listed by earliest finish."""
     rng = np.random.default_rng(51)
@@ -541,7 +557,7 @@ def test_a_schedule_at_hand_within_the_ratio_is_an_answer(monkeypatch):
 
 @pytest.mark.parametrize(("largest", "units"), [(1, [1]), (20 * 9, [20]), (100 * 9, [55])])
 def test_programs_have_a_largest_size(monkeypatch, largest, units):
-    """In cells: units times 9 free tasks, as no shelf can bind; 55 units are the finest, ⌈3 · 9 · 10 / 5⌉ and a hair."""
+    """In cells: units times 9 free tasks, as no shelf can bind; the finest are 55, a hair above 3 · 9 · 10 / 5."""
     asked = []
     real = Shelves.assignment
     monkeypatch.setattr(Shelves, "assignment", lambda self, units: asked.append(units) or real(self, units))
