@@ -843,7 +843,7 @@ def spell(law, begin, refusals):
 
 def test_codel_remembers_a_recent_spell_only():
     """After a spell of 4 the next begins with 3 if it is soon, with 1 after 16 intervals; after one of 2 with 1."""
-    for refusals, pause, count in ((4, 10.0, 3), (4, 140.0, 1), (2, 10.0, 1), (3, 10.0, 2)):
+    for refusals, pause, count in ((4, 10.0, 3), (4, 140.0, 1), (1, 10.0, 1), (2, 10.0, 1), (3, 10.0, 2)):
         law = ControlLaw(2.0, 8.0)
         last = spell(law, 0.0, refusals)[-1]
         assert law.count == refusals
@@ -878,6 +878,8 @@ def test_codel_asks_for_the_age_of_the_head():
     assert not admitted(policy.admit(task, view))
     view.queue = Queue([])  # a service of its own: another law
     assert admitted(policy.admit(task, view))
+    quick = Codel(target=0.5, interval=1e-9)
+    assert [admitted(quick.admit(task, view)) for _ in range(3)] == [True] * 3
     view.queue += [1.0, 27.5]  # the oldest counts
     assert admitted(policy.admit(task, view))
     view.now = 36.0

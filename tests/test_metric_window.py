@@ -150,6 +150,12 @@ def test_littles_law_by_hand():
     assert littles_law(Result(rec)) == pytest.approx((10 / 6, 10 / 6))
 
 
+def test_tasks_after_the_horizon_are_in_no_window():
+    tasks = workload([5.0], [1.0])
+    rec = record(cluster(), tasks, [NAN], [NAN], [None], end=3.0, horizon=3.0, status=[UNFINISHED])
+    assert Result(rec).metric("tasks") == 0
+
+
 def test_groups_are_measured_by_their_rows():
     result, rows = made(2)
     chosen = np.array([1, 4, 7, 8])

@@ -473,6 +473,7 @@ def test_a_percentile_is_where_the_tail_falls_to_the_rest():
         assert percentile(lambda t: math.exp(-t / 0.5), 0.95, scale) == close(0.5 * math.log(20), rel=1e-11)
     assert percentile(lambda t: 0.25 * math.exp(-t), 0.75, 1.0) == 0.0  # exactly three quarters are 0
     assert percentile(lambda t: 0.25 * math.exp(-t), 0.76, 1.0) > 0.0
+    assert percentile(lambda t: 0.5 if t == 0 else 0.1, 0.8, 1.0) == 0.0  # passed at once
 
 
 def test_tails_stay_probabilities():
@@ -896,3 +897,7 @@ def test_bounds_of_inoue_in_other_units():
     one = theory.inoue_bounds(0.05, 0.4, 0.6)  # φ_0: E[B] ≥ 1 binds
     moment = (1 + 2 * 0.05 * 0.02 * 0.6 + 0.03**2) / (1 - 0.02**2)
     assert one.upper == close(0.4 * 1.01 * moment + 0.6 * 1.02 + 0.05 * 0.36 / 2)
+    batch = (0.05 * 0.6 + math.exp(-0.05)) / 0.98  # E[B] at most, which gives the lower bound where it is above 1
+    assert batch > 1
+    moment = (1 + 2 * 0.05 * 0.02 * 0.6 + 0.03**2 / batch) / (1 - 0.02**2)
+    assert one.lower == close(0.4 * 1.01 * moment + 0.6 * 1.02 + 0.05 * 0.36 / 2 / batch)
