@@ -188,15 +188,15 @@ def test_gim1_by_its_root(scv: float):
     rate = 0.7
     if scv < 1:
 
-        def transform(s: float) -> float:
-            return (1 + s * scv / rate) ** (-1 / scv)
+        def complement(s: float) -> float:
+            return 1 - (1 + s * scv / rate) ** (-1 / scv)
     else:
         share = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
 
-        def transform(s: float) -> float:
-            return sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
+        def complement(s: float) -> float:
+            return 1 - sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
 
-    exact = theory.gim1(rate, 1, transform)
+    exact = theory.gim1(rate, 1, complement)
     gaps = {"process": "renewal", "rate": f"{rate}/s", "scv": scv}
     of = scenario(gpus(), {"arrivals": gaps, "gpu_time": exponential()})
     covered(replicated(of, seed=8), wait_mean=exact.wait_mean, wait_p95=exact.wait_percentile(0.95))

@@ -272,9 +272,9 @@ def test_processor_sharing_is_mm1_in_the_mean():
 
 def test_gim1_meets_mm1_and_the_textbook():
     """D/M/1 at load 1/2: σ = exp(-2 (1 - σ)) = 0.2032 (Kleinrock)."""
-    assert theory.gim1(0.7, 1, lambda s: 0.7 / (0.7 + s)).wait_mean == close(theory.mm1(0.7, 1).wait_mean, rel=1e-9)
-    assert theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)).delayed == close(0.2032, abs=5e-5)
-    assert theory.gim1(0.9999, 1, lambda s: 0.9999 / (0.9999 + s)).wait_mean == close(9999, rel=1e-6)
+    assert theory.gim1(0.7, 1, lambda s: s / (0.7 + s)).wait_mean == close(theory.mm1(0.7, 1).wait_mean, rel=1e-9)
+    assert theory.gim1(0.5, 1, lambda s: -math.expm1(-s / 0.5)).delayed == close(0.2032, abs=5e-5)
+    assert theory.gim1(0.9999, 1, lambda s: s / (0.9999 + s)).wait_mean == close(9999, rel=1e-9)
 
 
 # Priorities ------------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def test_square_root_staffing():
         lambda: theory.mg1(1.5, 1, 1),
         lambda: theory.md1(1, 1),
         lambda: theory.mg1_ps(2, 1),
-        lambda: theory.gim1(2, 1, lambda s: math.exp(-s / 2)),
+        lambda: theory.gim1(2, 1, lambda s: -math.expm1(-s / 2)),
         lambda: theory.allen_cunneen(4, 1, 4, 1, 1),
         lambda: theory.erlang_c(4, 4),
         lambda: theory.nonpreemptive([(0.5, 1), (0.6, 1)]),
@@ -574,6 +574,7 @@ def test_unstable_systems_are_told_not_computed(call: Any):
         (lambda: theory.mg1(0.5, "1 s", 1), "service mean must be a number"),
         (lambda: theory.mg1(0.5, 1, 1).wait_tail(1), "its distribution is not"),
         (lambda: theory.mm1(0.5, 1).wait_percentile(95), "between 0 and 1"),
+        (lambda: theory.gim1(0.5, 1, lambda s: math.exp(-s / 0.5)), "no root; is gap_complement"),
         (lambda: theory.servers_for_loss(3, 0), "share between 0 and 1"),
         (lambda: theory.token_bucket(1, 1, 0.5), "at least one token"),
         (lambda: theory.trunk_reservation(3, [(1, 1, 3)]), "never gets in"),

@@ -141,20 +141,20 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
         return replace(found, model=f"M/G/{servers} (Allen and Cunneen)")
     scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
     if servers == 1 and law.kind == "exponential":
-        return general.gim1(rate, law.mean, _transform(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
+        return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
     found = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
     # Equal means of arrivals are no longer Poisson: never exact here.
     return replace(found, model=f"G/G/{servers} (Allen and Cunneen)", approximate=True)
 
 
-def _transform(arrivals: Any, rate: float, scv: float) -> Any:
-    """E[exp(-s gap)] of a renewal process of ours."""
+def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
+    """E[1 - exp(-s gap)] of a renewal process of ours."""
     if scv == 0:
-        return lambda s: math.exp(-s / rate)
+        return lambda s: -math.expm1(-s / rate)
     if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
         share = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
-        return lambda s: sum(p * (2 * p * rate) / (2 * p * rate + s) for p in (share, 1 - share))
-    return lambda s: math.exp(-math.log1p(s * scv / rate) / scv)
+        return lambda s: sum(p * s / (2 * p * rate + s) for p in (share, 1 - share))
+    return lambda s: -math.expm1(-math.log1p(s * scv / rate) / scv)
 
 
 def _limited(facts: Facts) -> Match:

@@ -51,6 +51,7 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
     whole(1, servers=servers)
+    servers = int(servers)
     given = [Stream(*one) for one in classes]
     if not given:
         raise UsageError("trunk reservation needs at least one class: (rate, service_mean, reserved)")
@@ -59,6 +60,7 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
         whole(0, reserved=one.reserved)
         if one.reserved >= servers:
             raise UsageError(f"a class that leaves {one.reserved} of {servers} servers free never gets in")
+    given = [one._replace(reserved=int(one.reserved)) for one in given]
     if all(one.service_mean == given[0].service_mean for one in given):
         busy = np.arange(servers)
         births = np.sum([np.where(busy < servers - one.reserved, one.rate, 0.0) for one in given], axis=0)
@@ -156,15 +158,19 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     loss = empty * beyond
     throughput = rate * accepted
 
+    def between(t: float) -> float:
+        """The mass from t to the limit, without taking a difference of two nearly equal ones."""
+        return math.exp(-slope * t) * mass(limit - t)
+
     def wait_above(t: float) -> float:
-        return 0.0 if t >= limit else empty * (mass(limit) - mass(t)) / accepted
+        return 0.0 if t >= limit else empty * between(t) / accepted
 
     def response_above(t: float) -> float:
         # the own service is longer than t - W
         inner = min(t, limit)
         # ∫_0^inner λ exp(-slope y) exp(-μ (t - y)) dy = λ exp(-μt) ∫ exp(λ y) dy
         shared = math.exp(-mu * t) * math.expm1(rate * inner) if rate * inner < 600 else math.exp(rate * inner - mu * t)
-        return (empty * (math.exp(-mu * t) + shared + mass(limit) - mass(inner))) / accepted
+        return (empty * (math.exp(-mu * t) + shared + between(inner))) / accepted
 
     return Prediction(
         model=f"M/M/1 with at most {limit:g} s of work ahead",

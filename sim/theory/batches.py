@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.theory.prediction import Prediction, not_negative, positive, whole
+from sim.theory.prediction import Prediction, either_ends, not_negative, positive, whole
 
 NEGLIGIBLE = 1e-13
 """Weight of the states beyond those that are kept."""
@@ -71,10 +71,8 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
         return delayed * math.exp(-drain * t)
 
     def response_above(t: float) -> float:
-        # W is 0, or exponential with rate `drain` < `own`; the own service is exponential with rate `own`.
-        apart = (own - drain) * t
-        extra = own * t * math.exp(-drain * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
-        return math.exp(-own * t) + delayed * extra
+        # W is 0, or exponential with rate `drain`; the own service is exponential with rate `own`.
+        return math.exp(-own * t) + delayed * either_ends(own, drain, t)
 
     return BatchPrediction(
         model=f"M/M^[{most}]/1", load=load, utilisation=1 - idle, wait_mean=wait, response_mean=wait + service_mean,
@@ -100,6 +98,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     name = f"greedy batches{'' if most is None else f' of at most {most}'}"
     if most is not None:
         whole(1, the_largest_batch=most)
+        most = int(most)
     load = rate * per_item if most is None else rate * (per_item + fixed / most)
     if load >= 1:
         raise _overloaded(name, load)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sim.errors import UsageError
 from sim.theory.erlang import erlang_c
@@ -30,23 +31,58 @@ def md1(rate: float, service_mean: float) -> Prediction:
     """M/D/1: service takes the same time always; E[W] is half of that of M/M/1.  Exact, distributions included.
 
     P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the queue's length: Erlang's own
-    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.
+    (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  Far out, where 1 - P(W ≤ t) would
+    lose them in its turn, P(W > t) is its leading exponential.
     Reference: Erlang, The Theory of Probabilities and Telephone Conversations (1909); Franx, A Simple Solution for the
-    M/D/c Waiting Time Distribution (2001).
+    M/D/c Waiting Time Distribution (2001); Cramér, On the Mathematical Theory of Risk (1930), for the exponential.
     """
     positive(rate=rate, service_mean=service_mean)
     load = rate * service_mean
     stable(load, 1, "M/D/1")
     workload = ConstantJumps(load)
+    leading = _LeadingExponential.of(load)
 
     def wait_above(t: float) -> float:
-        return max(0.0, 1 - (1 - load) * workload.below(t / service_mean))
+        x = t / service_mean
+        if leading is not None and x > leading.alone_from:
+            return leading.factor * math.exp(-leading.decay * x)
+        return max(0.0, 1 - (1 - load) * workload.below(x))
 
     def response_above(t: float) -> float:
         return 1.0 if t < service_mean else wait_above(t - service_mean)
 
     return steady("M/D/1", rate, service_mean, 1, load * service_mean / (2 * (1 - load)), delayed=load,
                   wait_above=wait_above, response_above=response_above)  # fmt: skip
+
+
+class _LeadingExponential(NamedTuple):
+    """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1, in service times: exact to rounding beyond
+    `alone_from`.
+
+    The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), by Lambert's function
+    -ρ - W_k(-ρ exp(-ρ)); `decay` is the real one, and the next pair decides where nothing else is left.
+    """
+
+    factor: float
+    decay: float
+    alone_from: float
+
+    @classmethod
+    def of(cls, load: float) -> _LeadingExponential | None:
+        """None for a load so small that its tail is below rounding before it is an exponential."""
+        from scipy.optimize import brentq
+        from scipy.special import lambertw
+
+        if load < 0.01:
+            return None
+        # Not by Lambert's function, whose two branches meet at a load of 1: there it has half of the digits.
+        low = (1 - load) / 2
+        high = 1.0
+        while load * math.expm1(high) < high:
+            high *= 2
+        decay = float(brentq(lambda z: load * math.expm1(z) - z, low, high, xtol=1e-30, rtol=1e-15))
+        following = -load - float(lambertw(-load * math.exp(-load), 1).real)
+        return cls((1 - load) / (decay + load - 1), decay, 40 / (following - decay))
 
 
 class ConstantJumps:
@@ -132,8 +168,14 @@ def mg1_ps(rate: float, service_mean: float) -> Prediction:
     )
 
 
-def gim1(rate: float, service_mean: float, gap_transform: Callable[[float], float], name: str = "GI/M/1") -> Prediction:
-    """GI/M/1: independent gaps with transform A*(s) = E[exp(-s gap)], exponential service; distributions included.
+def gim1(
+    rate: float, service_mean: float, gap_complement: Callable[[float], float], name: str = "GI/M/1"
+) -> Prediction:
+    """GI/M/1: independent gaps, exponential service; distributions included.
+
+    `gap_complement(s)` is 1 - A*(s) = E[1 - exp(-s gap)], the complement of the transform of the gaps: of constant
+    gaps `-math.expm1(-s / rate)`, of exponential ones `s / (rate + s)`.  1 minus a computed A*(s) serves as well, but
+    loses digits near a load of 1.
 
     An arrival finds the server busy with probability σ = A*(μ (1 - σ)), and then P(W > t) = σ exp(-μ (1 - σ) t).
     Exact.  Reference: Kendall, Stochastic Processes Occurring in the Theory of Queues (1953).
@@ -147,14 +189,14 @@ def gim1(rate: float, service_mean: float, gap_transform: Callable[[float], floa
     high = 1 - 1e-15
 
     def gap(free: float) -> float:
-        return gap_transform(free / service_mean) - 1 + free
+        return free - gap_complement(free / service_mean)
 
     low = high
     while low > 1e-14 and gap(low) > 0:
         low /= 2
-    if gap(low) > 0:
-        raise UsageError(f"{name}: no root; is gap_transform(s) the transform of gaps with mean 1 / rate?")
-    free = float(brentq(gap, low, high, xtol=1e-16, rtol=1e-14)) if gap(high) > 0 else high
+    if gap(low) > 0 or gap_complement(0.0) != 0:
+        raise UsageError(f"{name}: no root; is gap_complement(s) = E[1 - exp(-s gap)] that of gaps with mean 1 / rate?")
+    free = float(brentq(gap, low, high, xtol=1e-30, rtol=1e-15)) if gap(high) > 0 else high
     busy = 1 - free
     drain = free / service_mean
     return steady(

@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import UsageError
 from sim.theory.chains import birth_death
 from sim.theory.erlang import erlang_c
-from sim.theory.prediction import Prediction, positive, stable, steady, whole
+from sim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
 
 MOST_STATES = 20_000_000
 
@@ -45,13 +45,8 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
         return delayed * math.exp(-drain * t)
 
     def response_above(t: float) -> float:
-        # exp(-μt) + C μ ∫ exp(-μ(t-s)) exp(-(cμ-λ)s) ds; the two rates may be equal
-        own = t / service_mean
-        gap = (servers - 1 - load) * own
-        between = 1.0 if gap == 0 else -math.expm1(-gap) / gap
-        if gap < -1:  # factor exp(-gap) out before it overflows
-            return math.exp(-own) + delayed * own * (math.exp(-own - gap) - math.exp(-own)) / -gap
-        return math.exp(-own) * (1 + delayed * own * between)
+        # the own service, which starts at once or after a wait whose rate is cμ - λ
+        return math.exp(-t / service_mean) + delayed * either_ends(1 / service_mean, drain, t)
 
     return steady(name, rate, service_mean, servers, delayed / drain, delayed=delayed, wait_above=wait_above,
                   response_above=response_above)  # fmt: skip
@@ -65,10 +60,11 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     """
     positive(rate=rate, service_mean=service_mean)
     whole(1, servers=servers, room=room)
+    servers, room = int(servers), int(room)
     if room < servers:
         raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
     if room > MOST_STATES:
-        raise UsageError(f"a room for {int(room):,} is too large to follow; at most {MOST_STATES:,}")
+        raise UsageError(f"a room for {room:,} is too large to follow; at most {MOST_STATES:,}")
     busy = np.minimum(np.arange(1, room + 1), servers)
     chance = birth_death(np.full(room, rate), busy / service_mean)
     numbers = np.arange(room + 1)
@@ -111,6 +107,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     """
     positive(rate=rate, service_mean=service_mean, patience_mean=patience_mean)
     whole(1, servers=servers)
+    servers = int(servers)
     capacity, leaving = servers / service_mean, 1 / patience_mean
     queue = _longest_queue(rate, capacity, leaving)
     waiting = np.arange(queue + 1)

@@ -1,0 +1,387 @@
+"""Mutation testing: one operator, constant or statement of a file is changed at a time; does a quick test fail?
+
+    python .ci/mutants.py sim/theory/*.py --tests tests/test_theory*.py --sample 120 --seed 2
+
+The tests are collected once.  A forked process runs them all and notes how long each takes and which lines of the files
+it reaches.  Then each mutant has a forked process of its own, in which every function of the file gets the changed code
+and the tests that reach the line run, the quickest first, until one fails or all have passed.  Changed are comparisons,
+arithmetic and Boolean operators, numbers (± 1), conditions, arguments, `min` and `max` and their like, return values
+and whole statements; not messages, annotations and default arguments, which the reference pages hold.
+Mutants that survive are printed.  Those in `equivalent_mutants.txt` change nothing that can be seen from outside (a
+number of iterations that is never reached, a first guess of a root); they are counted apart.  The score is the share
+killed of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
+COMPARISONS: dict[type, tuple[type, ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
+}  # fmt: skip
+OPERATORS: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+NAMES = {"min": "max", "any": "all", "floor": "ceil", "minimum": "maximum", "argmin": "argmax"}
+NAMES |= {value: key for key, value in NAMES.items()}
+ASKING = ("isinstance", "hasattr", "getattr")
+EVERYWHERE = (0, 10**9)
+PRELOADED = ("scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg", "scipy.sparse.linalg", "pandas")
+
+# Mutants --------------------------------------------------------------------------------------------------------------
+
+
+class Mutant(NamedTuple):
+    """`where`: function, source line and column, which identify it whatever stands above."""
+
+    file: str
+    where: str
+    what: str
+    lines: tuple[int, int]
+    node: int
+    edit: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.file} | {self.where} | {self.what}"
+
+    def tree(self) -> ast.Module:
+        changed = ast.parse(Path(self.file).read_text(encoding="utf-8"))
+        node = list(places(changed))[self.node][0]
+        _, attribute, value = list(edits(node))[self.edit]
+        if attribute:
+            setattr(node, attribute, value)
+        else:  # the node becomes another one
+            kept = {name: getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+            value = copy.copy(value)
+            node.__class__, node.__dict__ = value.__class__, value.__dict__ | kept
+        return ast.fix_missing_locations(changed)
+
+
+def mutants(file: str) -> Iterator[Mutant]:
+    text = Path(file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for number, (node, statement, function) in enumerate(places(ast.parse(text))):
+        for edit, (what, _, _) in enumerate(edits(node)):
+            where = f"{function}: {lines[node.lineno - 1].strip()} @{node.col_offset}"
+            last = node.end_lineno if hasattr(statement, "body") else statement.end_lineno
+            span = (statement.lineno, last or node.lineno) if function else EVERYWHERE
+            yield Mutant(file, where, what, span, number, edit)
+
+
+def places(tree: ast.Module) -> Iterator[tuple[Any, Any, str]]:
+    """What may be changed, with its statement and function."""
+    for node in tree.body:
+        yield from _top(node, "")
+
+
+def _top(node: ast.stmt, inside: str) -> Iterator[tuple[Any, Any, str]]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        name = f"{inside}.{node.name}" if inside else node.name
+        for one in node.body:
+            yield from _top(one, name) if isinstance(node, ast.ClassDef) else _within(one, one, name)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+        yield from _within(node.value, node, inside if inside.islower() else "")
+
+
+def _within(node: ast.AST, statement: ast.AST, function: str) -> Iterator[tuple[Any, Any, str]]:
+    if isinstance(node, ast.FunctionDef):
+        for one in node.body:
+            yield from _within(one, one, f"{function}.{node.name}")
+        return
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if text or isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
+        return
+    statement = node if isinstance(node, ast.stmt) else statement
+    yield node, statement, function
+    if isinstance(node, ast.Raise):
+        return
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and name != "annotation":
+                yield from _within(child, statement, function)
+
+
+Edit = tuple[str, str, Any]
+"""What is said of it, the attribute of the node (or none: the node itself) and the value it gets."""
+
+
+def edits(node: Any) -> Iterator[Edit]:
+    kind = type(node).__name__
+    yield from _EDITS.get(kind, lambda _: ())(node)
+    if kind in ("If", "While", "IfExp"):
+        yield "condition negated", "test", ast.UnaryOp(ast.Not(), node.test)
+    if kind in ("Expr", "Raise", "Break", "Continue", "AugAssign"):
+        yield f"{kind.lower()} dropped", "", ast.Pass()
+
+
+def _comparison(node: ast.Compare) -> Iterator[Edit]:
+    for i, operator in enumerate(node.ops):
+        for other in COMPARISONS[type(operator)]:
+            changed = [*node.ops[:i], other(), *node.ops[i + 1 :]]
+            yield f"{type(operator).__name__} -> {other.__name__} ({i})", "ops", changed
+
+
+def _operator(node: ast.BinOp | ast.AugAssign | ast.BoolOp) -> Iterator[Edit]:
+    sides = [side for name in ("left", "right") if (side := getattr(node, name, None))]
+    text = any(isinstance(s, ast.JoinedStr) or isinstance(getattr(s, "value", None), str) for s in sides)
+    other = OPERATORS.get(type(node.op))
+    if other and not text:
+        yield f"{type(node.op).__name__} -> {other.__name__}", "op", other()
+
+
+def _constant(node: ast.Constant) -> Iterator[Edit]:
+    if isinstance(node.value, bool):
+        yield f"{node.value} -> {not node.value}", "value", not node.value
+    elif isinstance(node.value, int | float):
+        for value in (node.value + 1, node.value - 1):
+            if value != node.value:
+                yield f"{node.value} -> {value}", "value", value
+
+
+def _unary(node: ast.UnaryOp) -> Iterator[Edit]:
+    if not isinstance(node.operand, ast.Constant):
+        yield f"{type(node.op).__name__} dropped", "", node.operand
+
+
+def _name(node: ast.Name | ast.Attribute) -> Iterator[Edit]:
+    attribute = "id" if isinstance(node, ast.Name) else "attr"
+    name = getattr(node, attribute)
+    if name in NAMES and isinstance(node.ctx, ast.Load):
+        yield f"{name} -> {NAMES[name]}", attribute, NAMES[name]
+
+
+def _call(node: ast.Call) -> Iterator[Edit]:
+    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+    if len(node.args) >= 2 and not isinstance(node.args[1], ast.Starred) and name not in (*NAMES, *ASKING):
+        yield f"arguments of {name} swapped", "args", [node.args[1], node.args[0], *node.args[2:]]
+
+
+def _assignment(node: ast.Assign) -> Iterator[Edit]:
+    if not all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets):
+        yield "assign dropped", "", ast.Pass()
+
+
+def _return(node: ast.Return) -> Iterator[Edit]:
+    if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        yield "return None", "value", ast.Constant(None)
+
+
+_EDITS: dict[str, Any] = {
+    "Compare": _comparison, "BinOp": _operator, "AugAssign": _operator, "BoolOp": _operator, "Constant": _constant,
+    "UnaryOp": _unary, "Name": _name, "Attribute": _name, "Call": _call, "Assign": _assignment, "Return": _return,
+}  # fmt: skip
+
+# Putting one in -------------------------------------------------------------------------------------------------------
+
+
+def install(mutant: Mutant, functions: list[FunctionType]) -> bool:
+    """Give the functions of its file the changed code, or a constant its value; False if nothing came of it."""
+    path = str(Path(mutant.file).resolve())
+    tree = mutant.tree()
+    forget(functions)
+    if mutant.lines == EVERYWHERE:
+        return _constants(path, tree)
+    old = _named(compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True))
+    new = _named(compile(tree, path, "exec", dont_inherit=True))
+    changed = {code: new[key] for key, code in old.items() if key in new and new[key] != code}
+    found = [function for function in functions if function.__code__ in changed]
+    for function in found:
+        function.__code__ = changed[function.__code__]
+    return bool(found)
+
+
+def forget(functions: list[FunctionType]) -> None:
+    """Empty the caches of functions: what was remembered before hides a line that is not reached, or was changed."""
+    for function in functions:
+        wrapper = getattr(sys.modules.get(function.__module__), function.__name__, None)
+        if hasattr(wrapper, "cache_clear"):
+            wrapper.cache_clear()
+
+
+def _named(code: CodeType) -> dict[tuple[str, int, int], CodeType]:
+    """All code objects by name, line and number on that line."""
+    found: dict[tuple[str, int, int], CodeType] = {}
+    todo = [code]
+    while todo:
+        one = todo.pop(0)
+        number = sum(key[:2] == (one.co_qualname, one.co_firstlineno) for key in found)
+        found[one.co_qualname, one.co_firstlineno, number] = one
+        todo += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
+    return found
+
+
+def _constants(path: str, tree: ast.Module) -> bool:
+    """Set the constants of a module and its classes as the tree says, and of a module wherever they were imported."""
+    modules = [one for one in list(sys.modules.values()) if isinstance(one, ModuleType)]
+    module = next(one for one in modules if getattr(one, "__file__", None) == path)
+    bodies: list[tuple[Any, list[ast.stmt]]] = [(module, tree.body)]
+    bodies += [(getattr(module, node.name), node.body) for node in tree.body if isinstance(node, ast.ClassDef)]
+    for owner, body in bodies:
+        for node in body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                name, value = node.targets[0].id, node.value.value  # type: ignore[attr-defined]
+                before = getattr(owner, name)
+                if before != value:
+                    for one in [owner, *(modules if owner is module else [])]:
+                        if getattr(one, "__dict__", {}).get(name) is before:
+                            setattr(one, name, value)
+                    return True
+    return False
+
+
+# Trying them ----------------------------------------------------------------------------------------------------------
+
+Reached = list[tuple[float, int, set[int]]]
+"""Of tests that reach a file: seconds, number of the test, lines; the quickest first."""
+
+
+class MutationRun:
+    """A pytest plugin in whose loop mutants are tried."""
+
+    def __init__(self, options: argparse.Namespace, out: Any):
+        self.options, self.out = options, out
+        self.failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed |= report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items, self.files = session.items, {str(Path(file).resolve()): file for file in self.options.files}
+        for name in [*PRELOADED, *(file.removesuffix(".py").replace("/", ".") for file in self.options.files)]:
+            __import__(name)
+        functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
+        self.functions = {path: [f for f in functions if f.__code__.co_filename == path] for path in self.files}
+        gc.collect()
+        gc.freeze()
+        reached = json.loads(self.forked(self.reach)[1])
+        listed = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
+        every = [one for file in self.options.files for one in mutants(file)]
+        size = min(self.options.sample or len(every), len(every))
+        chosen = sorted(random.Random(self.options.seed).sample(every, size))
+        self.say(f"{len(every)} mutants, {len(chosen)} are tried")
+        counts: Counter[str] = Counter()
+        for one in chosen:
+            verdict = "equivalent" if one.key in listed else self.judge(one, reached[one.file])
+            counts[verdict] += 1
+            if verdict == "survived":
+                self.say(one.key)
+        score = counts["killed"] / max(1, counts["killed"] + counts["survived"])
+        self.say(f"{', '.join(f'{count} {what}' for what, count in counts.items())}: {score:.1%}")
+        return True
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def forked(self, work: Any, *arguments: Any) -> tuple[int, str]:
+        """Status and text of what a child gives; -1 where it was ended for taking too long."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            try:
+                status, text = work(*arguments)
+            except BaseException as error:
+                status, text = 1, repr(error)
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(text)
+            os._exit(status)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            text = pipe.read()
+        status = os.waitpid(child, 0)[1]
+        return (-1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), text
+
+    def passes(self, number: int) -> bool:
+        item = self.items[number]
+        self.failed = False
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return not self.failed
+
+    def reach(self) -> tuple[int, str]:
+        """Run all tests: which lines of the files does each one reach, and how long does it take?"""
+        found: dict[str, list[tuple[float, int, list[int]]]] = {file: [] for file in self.options.files}
+        for number, item in enumerate(self.items):
+            lines: dict[str, set[int]] = {path: set() for path in self.files}
+
+            def trace(frame: Any, event: str, argument: Any, lines: dict[str, set[int]] = lines) -> Any:
+                if frame.f_code.co_filename not in lines:
+                    return None
+                lines[frame.f_code.co_filename].add(frame.f_lineno)
+                return trace  # noqa: B023
+
+            for functions in self.functions.values():
+                forget(functions)
+            begun = time.process_time()
+            sys.settrace(trace)
+            passed = self.passes(number)
+            sys.settrace(None)
+            seconds = time.process_time() - begun
+            if not passed:
+                self.say(f"fails without a change: {item.nodeid}")
+            elif seconds <= self.options.longest:
+                for path, numbers in lines.items():
+                    if numbers:
+                        found[self.files[path]].append((seconds, number, sorted(numbers)))
+        return 0, json.dumps({file: sorted(rows) for file, rows in found.items()})
+
+    def judge(self, mutant: Mutant, reached: Reached) -> str:
+        low, high = mutant.lines
+        chosen = [(seconds, number) for seconds, number, lines in reached if any(low <= at <= high for at in lines)]
+        limit = max(3.0, 4 * sum(seconds for seconds, _ in chosen))
+        status = self.forked(self.attempt, mutant, [number for _, number in chosen], limit)[0]
+        return {0: "survived", 3: "unchanged"}.get(status, "killed")
+
+    def attempt(self, mutant: Mutant, numbers: list[int], limit: float) -> tuple[int, str]:
+        for one in (signal.SIGVTALRM, signal.SIGALRM):
+            signal.signal(one, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+        signal.alarm(int(10 * limit))
+        try:
+            if not install(mutant, self.functions[str(Path(mutant.file).resolve())]):
+                return 3, ""
+        except ValueError:  # a closure has another number of variables
+            return 3, ""
+        return (0, "") if all(self.passes(number) for number in numbers) else (1, "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--tests", nargs="+", required=True)
+    parser.add_argument("--sample", type=int, default=0, help="mutants tried of all files together; 0: all")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--longest", type=float, default=0.3, help="seconds; slower tests are left out")
+    options = parser.parse_args()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # forks do not go with threads
+    run = MutationRun(options, out)
+    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
+    pytest.main([*options.tests, *plain], plugins=[run])
+
+
+if __name__ == "__main__":
+    main()
