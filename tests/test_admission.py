@@ -8,8 +8,9 @@ from time import process_time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from policies.admission.codel import ControlLaw
@@ -416,7 +417,7 @@ def test_every_admission_policy_conforms(name, parameters):
 
 @pytest.mark.parametrize(("name", "parameters"), EVERY)
 def test_every_admission_policy_keeps_every_invariant(name, parameters):
-    @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @examples(12, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
     @given(systems(), st.sampled_from(["fcfs", "edf", "priority", "round_robin", "eft"]))
     def holds(system, scheduler):
         item = registry.policy("scheduler", scheduler)

@@ -8,10 +8,11 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
+from tiers import examples
 
 import sim
 from policies.dynamic.eft import Eft
@@ -84,7 +85,7 @@ def test_what_can_run_nowhere_has_no_share():
     assert share.tolist() == [[0, 0], [1, 0]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=9), st.integers(1, 400))
 def test_turns_are_never_a_task_off_their_shares(parts, count):
     """Tijdeman's theorem."""
@@ -140,7 +141,7 @@ def test_single_nodes_conform_where_everything_fits_on_one():
     check_policy(lambda: Hierarchical(epoch=0.9, groups="node", inner=ListScheduler(discipline="skip")), narrow)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(systems(), st.sampled_from(["type", 1, 2]), st.sampled_from([0.3, 5.0]), st.sampled_from(["earlier", "always"]))
 def test_no_task_is_lost(system, groups, epoch, moves):
     try:

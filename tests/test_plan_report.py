@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hand_made import cluster, gpu_mode, record, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.cli.program import hetsim
@@ -114,7 +115,7 @@ def test_notes_are_plain():
     assert type(told(given_)["a"]) is float
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     times=st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=9),
     cpus=st.integers(1, 3),
@@ -367,7 +368,7 @@ def test_shelves_of_others_are_refused():
         sim.plots.shelves(sim.run("list-lemma", policy="graham"), guess=0.0)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     p=st.lists(st.floats(0.1, 9), min_size=1, max_size=12),
     seed=st.integers(0, 99),

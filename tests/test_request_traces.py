@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.cli import main
@@ -150,7 +151,7 @@ def test_nothing_behind_the_window_is_read(file):
         azure_llm.read(path)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     times=st.lists(st.integers(0, 10**9).map(lambda k: k / 10**6), min_size=1, max_size=60),
     since=st.integers(0, 900),
@@ -402,7 +403,7 @@ def test_an_unknown_model_is_named(complaints):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(content=st.binary(max_size=300) | st.text(max_size=200).map(str.encode), number=st.integers(0, 3))
 def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, number):
     reader, begin = [(azure_llm, AZURE), (burstgpt, BURST), (mooncake, MOON), (request_table, "arrival\n1\n")][number]
@@ -419,7 +420,7 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, numbe
 # Lists of different lengths -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=st.lists(st.lists(st.integers(0, 2**62), max_size=4), max_size=8), data=st.data())
 def test_ragged_is_a_list_of_lists(rows, data):
     ragged = Ragged.of(rows)

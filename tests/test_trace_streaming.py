@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, INSTANCES, JOBS, PHILLY, SEVEN, THROUGHPUTS, WORKFLOW, pod
 from test_trace_damage import EXAMPLES as ALL
+from tiers import examples
 
 from sim import registry
 from sim.cli import main
@@ -135,7 +136,7 @@ def test_packed_tables_are_whole(convert, monkeypatch, suffix):
     same(pd.read_csv(packed), pd.read_csv(plain))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     jobs=st.lists(
         st.tuples(
@@ -228,7 +229,7 @@ def test_a_failure_while_writing_leaves_no_file(convert, monkeypatch, tmp_path):
 # Parts of JSON files --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.text('a"\\\n{[,', max_size=4),
@@ -262,7 +263,7 @@ def test_parts_of_json_are_those_of_the_document(tmp_path_factory, value, size, 
     assert found == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(cut=st.integers(0, 1200), put=st.sampled_from(["", *'x",:{]}1 ']), lost=st.integers(0, 2))
 def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lost):
     """Wherever a sign is lost or added: an error with the line at which a reader of the whole document stops."""
@@ -281,7 +282,7 @@ def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lo
 # Joins ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9), st.integers(0, 3)), max_size=40), st.integers(1, 9))
 def test_rows_by_key_are_those_of_a_dictionary(rows, least):
     with pytest.MonkeyPatch.context() as patch:
