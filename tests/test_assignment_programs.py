@@ -43,6 +43,7 @@ def instances(seed, rounds, most=6):
 # Exact and relaxed ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_integer_program_is_optimal():
     for times, counts in instances(1, 60):
         plan = IntegerProgram().plan(problem(times, counts))
@@ -142,6 +143,7 @@ def test_a_limit_is_flagged_with_the_gap():
     assert plan == IntegerProgram(node_limit=1).plan(hard())
 
 
+@pytest.mark.slow
 def test_more_nodes_prove_more():
     few, many = (IntegerProgram(node_limit=nodes).plan(hard()) for nodes in (1, 5000))
     assert few.notes["optimal"] is False and many.notes["optimal"] is True
@@ -289,6 +291,7 @@ def test_sites():
 # The contract -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [LinearProgram, IntegerProgram])
 def test_the_policies_keep_the_contract(policy):
     """On the systems of the suite whose tasks they plan; the others they refuse in a sentence."""

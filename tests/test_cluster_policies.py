@@ -236,6 +236,7 @@ def test_an_underestimated_task_neither_blocks_nor_is_stopped():
 # Heavy tails -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_heavy_tails_with_free_preemption_srtf_is_before_las_and_las_before_fcfs():
     """Paired over replications, 99 %: one-GPU jobs, attained service = GPUs × time."""
     means = {"srtf": [], "las": [], "fcfs": []}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
-from tiers import examples
+from tiers import examples, spread
 
 import sim
 from policies.dynamic.eft import Eft
@@ -129,13 +129,14 @@ def make(variant):
     return Hierarchical(**deepcopy(VARIANTS[variant]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", spread(VARIANTS, 2))
 def test_variants_conform(variant):
     some = [system for system in small_systems() if system.name in SYSTEMS]
     assert len(some) == len(SYSTEMS)
     check_policy(functools.partial(make, variant), some, hash_seed=variant == "two nodes each")
 
 
+@pytest.mark.slow
 def test_single_nodes_conform_where_everything_fits_on_one():
     narrow = [system for system in small_systems() if system.name != "gangs on several nodes"]
     check_policy(lambda: Hierarchical(epoch=0.9, groups="node", inner=ListScheduler(discipline="skip")), narrow)
@@ -313,6 +314,7 @@ MANY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["type", "node"])
 @pytest.mark.parametrize("inner", ["fcfs_skip", "eft"])
 def test_every_task_ends_once_whatever_breaks(groups, inner):
@@ -445,6 +447,7 @@ def test_a_problem_is_refused_before_anything_runs():
 # Cost -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["type", 4])
 def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
     """Sixteen times the devices with sixteen times the rate: far less than sixteen times the time a task."""

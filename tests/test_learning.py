@@ -196,6 +196,7 @@ def judged_seldom(monkeypatch):
     monkeypatch.setattr("sim.experiment.training.JUDGED", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "steps"),
     [("dqn", 1600), ("reinforce", 900),
@@ -222,6 +223,7 @@ def test_training_validation_and_comparison_meet_different_loads():
     assert all(one != other for n, one in enumerate(loads) for other in loads[:n])
 
 
+@pytest.mark.slow
 def test_the_best_network_on_the_way_is_kept(judged_seldom):
     training = sim.train(SMALL, "dqn", 1600, window=6, baselines={"fcfs": "fcfs", "shortest": "sjf"}, replications=2)
     curve = training.curve
@@ -595,6 +597,7 @@ def held_out():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("baseline", ["fcfs", "random"])
 def test_what_ships_is_at_least_a_fifth_below_the_baselines_on_held_out_seeds(held_out, agent, baseline):
@@ -615,6 +618,7 @@ def test_a_shipped_file_is_small_and_says_how_it_was_made(agent):
     assert f"--agent {agent} --steps {steps} --seed {seed}" in text
 
 
+@pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out(held_out):
     text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text()
     for label, values in held_out.items():

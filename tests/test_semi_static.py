@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_shipped_scenarios import SHIPPED, below, by_class, column, states
-from tiers import examples
+from tiers import examples, spread
 
 import sim
 from policies.hybrid.lanes import Planned, kept_lanes
@@ -46,7 +46,7 @@ def make(variant):
     return SemiStatic(**deepcopy(VARIANTS[variant]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", spread(VARIANTS, 2))
 def test_variants_conform(variant):
     check_policy(functools.partial(make, variant), hash_seed=variant == "all")
 
@@ -295,6 +295,7 @@ def test_without_gpus_and_on_one_device(cluster, static):
 # What it gains --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_known_and_unknown():
     name = "known-and-unknown"
     plan = {"name": "as_planned", "by": "eft"}

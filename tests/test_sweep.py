@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 from yaml import safe_load
 
 import sim
@@ -518,6 +519,7 @@ def test_the_command_tells_of_failing_rows(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]  # nothing is written unasked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept", ["a worker dies once", pytest.param("a worker dies in every try", marks=pytest.mark.slow)]
 )
@@ -594,7 +596,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, work
     assert files(out) == files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", spread([1, 2], 1))
 def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     arguments = command(tmp_path, workers)[:-1]
     out = tmp_path / "s"
@@ -621,6 +623,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
 # Whoever makes the runs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_executor_gives_the_same_table():
     def found(**given: Any) -> Sweep:
         return sweep(SMALL, {RATE: "1/s..3/s log"}, sample="sobol", n=4, policies=["fcfs", "sjf"], **given)
@@ -632,6 +635,7 @@ def test_any_executor_gives_the_same_table():
         pd.testing.assert_frame_equal(other.table, alone.table, check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_policy_that_workers_cannot_load_matters_only_where_it_is_named(monkeypatch):
     """As one that was registered in a notebook, and workers elsewhere that have not its module."""
     module = ModuleType("only_here")
