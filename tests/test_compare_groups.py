@@ -151,6 +151,7 @@ def compared():
     return sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"])
 
 
+@pytest.mark.slow
 def test_groups_of_replications_are_those_of_the_runs(compared):
     runs = list(sim.run(mix(), policy="sjf", replications=3, keep=True))
     each = np.array([run.by("class", ["response_mean"]).loc["gang", "response_mean"] for run in runs])
@@ -169,6 +170,7 @@ def test_users_are_the_same_for_all_policies_and_replications(compared):
     assert per_policy.tolist() == pytest.approx([120, 120])
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_groups(compared):
     again = sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"], workers=2)
     for by in ("class", "gpus", "user"):
@@ -257,6 +259,7 @@ def test_groups_as_json(file):
     assert set(several["groups"]["class"]["sjf"]["gang"]["wait_mean"]) == {"mean", "half_width", "n"}
 
 
+@pytest.mark.slow
 def test_a_directory_has_tables_and_pictures_of_groups(file, tmp_path):
     out = tmp_path / "out"
     done = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--out", str(out), "-q")
@@ -370,6 +373,7 @@ def test_means_between_edges_are_those_of_the_steps():
 # Load -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_least_area_of_up_to_two_types_is_the_linear_programs():
     random = np.random.default_rng(1)
     for _ in range(200):

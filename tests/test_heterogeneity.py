@@ -240,10 +240,9 @@ def test_makespan_of_rounds_comes_near_the_program():
 ROUNDS = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput, Isolated]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ROUNDS)
-@pytest.mark.parametrize(
-    ("length", "rule"), [pytest.param(2.3, "ratio", marks=pytest.mark.slow), (3.1, "deficit")]
-)
+@pytest.mark.parametrize(("length", "rule"), [(2.3, "ratio"), (3.1, "deficit")])
 def test_short_rounds_keep_the_contract(policy, length, rule):
     """The rounds of a few seconds that the small systems need for hands to change at all."""
     assert issubclass(policy, RoundScheduler)

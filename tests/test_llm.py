@@ -639,6 +639,7 @@ def test_the_example_of_the_documentation_runs():
     assert 0.5 < result.metric("slo_attainment") <= 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(capsys):
     language.main(["--quick"])
     assert capsys.readouterr().out.count("requests/s, ") == len(language.CASES)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from machines import gpu_mode, simulate
 from scipy.optimize import linprog
+from tiers import spread
 
 import sim
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -170,7 +171,7 @@ def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     assert (every.progress(max_min(every, base)) / base).min() == pytest.approx(level, rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(25, 60))
+@pytest.mark.parametrize("seed", spread(range(25, 60), 10))
 @pytest.mark.parametrize("levels", [1, 4])
 def test_with_pairs_nobody_who_is_worst_off_gets_less(seed, levels):
     table = Table.drawn(seed, jobs=9, kinds=3)
@@ -348,6 +349,7 @@ class Compared(MaxMinFairness):
         return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
 def test_realised_progress_comes_near_with_pairs_on_several_types(rule):
     """All the time of all jobs is in pairs, on both types: nobody below 0.8 of what is promised, half above 0.97."""
@@ -430,6 +432,7 @@ def both_places():
     return System("pairs", cluster, tasks_of(rows, shapes, ["ab"[i % 2] for i in range(24)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
 def test_the_contract_with_pairs(policy, rule):

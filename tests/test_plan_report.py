@@ -115,6 +115,7 @@ def test_notes_are_plain():
     assert type(told(given_)["a"]) is float
 
 
+@pytest.mark.slow
 @examples(15)
 @given(
     times=st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=9),
@@ -267,6 +268,7 @@ def test_a_directory_from_before_notes_loads(tmp_path: Path):
     assert sim.load(tmp_path / "run").notes == {}
 
 
+@pytest.mark.slow
 def test_planning_times_are_never_written(tmp_path: Path):
     """The same scenario and seed give the same bytes, although no two runs plan in the same time."""
     folders = []
@@ -291,6 +293,7 @@ def test_planning_times_are_never_written(tmp_path: Path):
 # Pictures -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_policy_of_a_comparison_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn = []
     original = sim.plots.gantt
@@ -307,6 +310,7 @@ def test_every_policy_of_a_comparison_has_a_picture(tmp_path: Path, monkeypatch:
         assert (tmp_path / "o" / name / "picture.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_policies_without_plans_have_their_usual_pictures(tmp_path: Path):
     arguments = ["--policy", "sjf", "--policy", "fcfs", "--out", str(tmp_path / "o")]
     assert call("compare", "list-lemma", *arguments).exit_code == 0
