@@ -125,6 +125,7 @@ def test_mm1_wait_response_and_percentile():
     )
 
 
+@pytest.mark.slow
 def test_mm1_time_averages():
     """M/M/1 seen over time: L = ρ / (1 - ρ), Lq = ρ² / (1 - ρ), busy a share ρ, throughput λ, and therefore
     E[power] = idle + ρ (busy - idle)."""
@@ -179,6 +180,7 @@ def test_mg1_lognormal_is_pollaczek_khinchine():
     covered(runs, wait_mean=exact.wait_mean, response_mean=exact.response_mean)
 
 
+@pytest.mark.slow
 def test_md1():
     """M/D/1: E[W] = ρ / (2 μ (1 - ρ)), half of that of M/M/1; its distribution is Franx's (2001)."""
     exact = theory.md1(0.8, 1)
@@ -189,6 +191,7 @@ def test_md1():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scv", [0.25, 4.0])
 def test_gim1_by_its_root(scv: float):
     """GI/M/1: E[W] = σ / (μ (1 - σ)), where σ = A*(μ (1 - σ)) and A* is the transform of the gaps: gamma gaps have
@@ -241,6 +244,7 @@ CLASSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [
@@ -255,6 +259,7 @@ def test_orders_blind_to_sizes_share_one_mean(policy: Any):
     covered(replicated(one_server(0.6, exponential(), until=4_000, policy=policy), seed=26), response_mean=1 / 0.4)
 
 
+@pytest.mark.slow
 def test_nonpreemptive_priorities_are_cobhams():
     """Cobham (1954): E[W_k] = Σ_i λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)), σ_k the load of classes 1 to k."""
     of = scenario(gpus(), URGENT, NORMAL, PATIENT, policy={"name": "priority", "preemptive": False})
@@ -273,6 +278,7 @@ def test_preemptive_resume_priorities():
         assert responses[name].covers(value), f"{responses[name]} does not cover {value:.6g}"
 
 
+@pytest.mark.slow
 def test_sjf_is_phipps():
     """Phipps (1956), M/G/1 with the shortest first: E[W] = λ E[S²] / 2 · ∫ dF(x) / (1 - ρ(x))²,
     ρ(x) = λ E[S; S ≤ x] = λ (1 - (1 + x) e^-x) for exponential S."""

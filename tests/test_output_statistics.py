@@ -227,6 +227,7 @@ def race(means: list[float], seed: int, delta: float = 0.05) -> tuple[str | None
     return selection.best, max(selection.runs.values())
 
 
+@pytest.mark.slow
 def test_the_best_is_selected_as_often_as_promised():
     """The least favourable case: all others exactly δ = 0.5 behind.  Of 200 races at least 90 % (less three
     standard errors: 167) must end with the best; and with a clear best hardly any goes beyond the first stage.
@@ -397,6 +398,7 @@ def test_the_recursion_of_the_benchmark_is_the_engine():
     assert row.holds
 
 
+@pytest.mark.slow
 def test_the_coverage_benchmark_runs(capsys):
     coverage.main(["--quick"])
     shown = capsys.readouterr().out

@@ -328,6 +328,7 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
         sweep(BOTH, OVER, policies=POLICIES, replications={**UNTIL, "precision": "10%"}, cache=tmp_path / "s" / "runs")
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_and_gives_the_same_bytes(tmp_path, monkeypatch):
     given: dict[str, Any] = {"policies": POLICIES}
     whole = sweep(BOTH, OVER, out=tmp_path / "whole", **given)

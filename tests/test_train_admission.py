@@ -214,6 +214,7 @@ def test_estimates_can_be_the_means_of_the_classes():
 # Training ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "steps"), [("dqn", 1500), ("reinforce", 800)])
 def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):
     files = [tmp_path / name for name in ("one.npz", "two.npz", "other.npz")]
@@ -386,12 +387,14 @@ def earned():
     return found
 
 
+@pytest.mark.slow
 def test_what_ships_is_far_above_accepting_all_and_the_best_queue_limit_on_held_out_seeds(earned):
     """Paired by replication, at 99 %: by 3 and by 0.4 a task, of about 1.7 that can be had."""
     assert student_interval(earned["learned"] - earned["accept_all"], 0.99).low > 3
     assert student_interval(earned["learned"] - earned["queue_limit"], 0.99).low > 0.4
 
 
+@pytest.mark.slow
 def test_what_ships_comes_near_the_known_optimum(earned):
     """`trunk_reservation` with the thresholds of the exact solution is the optimum of those who do not know sizes.
     At 99 % what was learned loses less than 2 % against it."""
@@ -407,6 +410,7 @@ def test_what_ships_comes_near_the_known_optimum(earned):
     assert student_interval(earned["learned"] - 0.98 * best, 0.99).low > 0
 
 
+@pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out(earned):
     text = PAGE.read_text(encoding="utf-8").partition("## Admission")[2]
     for name, values in earned.items():
@@ -428,6 +432,7 @@ def test_the_shipped_file_is_small_and_says_how_it_was_made():
     assert f"{command} --setting horizon={about['settings']['horizon']:g}" in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_description_are_what_comes_out():
     scenario = sim.load("learned-admission")
     text = " ".join(scenario.description.split())
