@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tiers  # noqa: E402
+import touched  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The whole, too, where markers are chosen (-m) or a test is named by its node id."""
     named = any("::" in argument for argument in config.args)
     tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named
+    if sys.version_info >= (3, 12):
+        config.pluginmanager.register(touched.Touched())
 
 
 def pytest_report_header() -> str:
