@@ -20,7 +20,7 @@ TOOL = 4
 
 
 class Touched:
-    """A plugin for pytest: collects from all workers whose functions ran, and fails a whole run that missed a module."""
+    """A plugin for pytest: notes in all workers which functions run, and fails a full run that missed a module."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
