@@ -135,6 +135,7 @@ def hard():
     return problem(np.random.default_rng(0).uniform(1, 10, (20, 2)), [4, 2])
 
 
+@pytest.mark.slow
 def test_a_limit_is_flagged_with_the_gap():
     plan = IntegerProgram(node_limit=1).plan(hard())
     assert plan.notes["optimal"] is False
@@ -151,6 +152,7 @@ def test_more_nodes_prove_more():
     assert few.bound < many.bound <= many.makespan <= few.makespan
 
 
+@pytest.mark.slow
 def test_too_large_a_program_is_not_tried():
     plan = IntegerProgram(most_variables=10).plan(hard())
     assert plan.notes["optimal"] is False

@@ -162,6 +162,7 @@ def test_groups_of_replications_are_those_of_the_runs(compared):
     assert kept.loc["gang", ("response_mean", "mean")] == pytest.approx(each.mean())
 
 
+@pytest.mark.slow
 def test_users_are_the_same_for_all_policies_and_replications(compared):
     table = compared.by("user", ["tasks"])
     users = table.index.get_level_values("user")

@@ -241,6 +241,7 @@ def test_shares_follow_the_load():
     assert on_cpu[300:].mean() > 0.6
 
 
+@pytest.mark.slow
 def test_plans_are_made_at_multiples_of_the_epoch_and_equal_runs_are_equal():
     plans = []
     for _ in range(2):

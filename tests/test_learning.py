@@ -238,6 +238,7 @@ def test_the_best_network_on_the_way_is_kept(judged_seldom):
     assert training.plot().axes
 
 
+@pytest.mark.slow
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     training = sim.train(SMALL, "reinforce", 600, window=6, baselines=(), out=tmp_path / "p.npz")
     mine = {"scheduler": {"name": "learned", "path": str(tmp_path / "p.npz")}}

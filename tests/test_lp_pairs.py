@@ -154,7 +154,7 @@ def test_two_classes_worked_out_on_paper():
     assert (found.rate * best_ratio(found, found.rate, cost, np.zeros(2))).sum() == pytest.approx(1.4)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", spread(range(25), 6))
 def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     """And nothing is lost by leaving out pairs whose speeds sum to at most 1."""
     table = Table.drawn(seed)
@@ -446,11 +446,13 @@ def test_the_contract_with_pairs(policy, rule):
         assert examine(lambda _: make(), system) == []
 
 
+@pytest.mark.slow
 def test_runs_with_pairs_do_not_depend_on_the_hash_seed():
     systems = [both_places(), paired_system(3)]
     assert other_hash_seed([functools.partial(policy, 1.7, pairs=True) for policy in POLICIES], systems) == []
 
 
+@pytest.mark.slow
 def test_what_pairs_bring_is_there_in_random_systems():
     """They are formed at all, by every policy."""
     for policy in POLICIES:

@@ -229,6 +229,7 @@ def test_closed_loop_on_two_streams(clients):
     assert rate * tasks["response"].mean() == pytest.approx(clients, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("think", [0.05, 1.0])
 def test_closed_loop_of_thinking_clients(think):
     """Little's law for the loop: N = X (R + Z), up to the ends of the run."""

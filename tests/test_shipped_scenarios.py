@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import spread
 
 import sim
 from sim import registry
@@ -89,6 +90,8 @@ def short(name):
     for number, entry in enumerate(entries):
         if "until" in entry:
             found[f"workload.{number}.until"] = f"{model.workload[number].until / 10} s"
+        if entry.get("count", 0) > 1000:
+            found[f"workload.{number}.count"] = entry["count"] // 10
     return found
 
 
@@ -113,7 +116,7 @@ def test_name_and_description(name):
     assert len(scenario.description) <= 600
 
 
-@pytest.mark.parametrize("name", [name for name in SHIPPED if load(name).raw.get("sweep")])
+@pytest.mark.parametrize("name", spread([name for name in SHIPPED if load(name).raw.get("sweep")], 8))
 def test_the_policies_it_proposes_to_compare_can_run(name):
     for policy in load(name).raw["sweep"]["policy"]:
         assert sim.run(name, policy=policy, overrides=short(name)).metric("completed") > 0
