@@ -84,6 +84,7 @@ def test_congestion_of_single_runs_is_not_cut():
     assert np.median(alone) >= 500 and series.cut.tasks < 200
 
 
+@pytest.mark.slow
 def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_path: Path):
     scenario = queue(warmup="auto", replications=6)
     runs = sim.run(scenario)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, INSTANCES, JOBS, PHILLY, SEVEN, THROUGHPUTS, WORKFLOW, pod
 from test_trace_damage import EXAMPLES as ALL
-from tiers import examples
+from tiers import examples, spread
 
 from sim import registry
 from sim.cli import main
@@ -96,7 +96,7 @@ def same(one, other):
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-@pytest.mark.parametrize("rows", [2, 1000])
+@pytest.mark.parametrize("rows", spread([2, 1000], 1))
 @pytest.mark.parametrize(
     "cut",
     [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"trim": True, "time_scale": 0.3, "estimates": "perfect"}],
@@ -368,7 +368,7 @@ MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400}
 """Bytes a job while a log is read, at most; elsewhere 350.  A task of PAI with fractions of GPUs is two here."""
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
 def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     read = registry.entry("traces", format_of(form))
     few, many = (large(form, count, tmp_path / f"{count}") for count in (500, 2_500))
@@ -378,7 +378,7 @@ def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     assert (taken[1] - taken[0]) / 2_000 < MOST.get(form, 350)
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
 def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     """Of four times as many jobs, of which a sample is kept, the memory is that of the sample: below 20 bytes a job."""
     read = registry.entry("traces", format_of(form))
