@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import tiers
 from click.testing import CliRunner
 from scipy import stats
 
@@ -238,6 +239,7 @@ def test_the_best_is_selected_as_often_as_promised():
     assert np.mean([race([10, 20, 30], seed)[1] for seed in range(20)]) <= 12
 
 
+@pytest.mark.slow
 def test_compare_selects_the_best():
     found = sim.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, metrics=["response_mean"])
     assert found.selection is not None and found.selection.best == "sjf"
@@ -279,7 +281,7 @@ def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
     assert found.identical and set(found.winners.values()) == {None}
 
 
-@pytest.mark.parametrize("how", [{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}])
+@pytest.mark.parametrize("how", tiers.spread([{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}], 1))
 def test_a_resampled_trace_has_intervals_and_is_labelled(tmp_path: Path, how: dict):
     scenario = replay(tmp_path, resample=how)
     runs = sim.run(scenario, replications=4)
@@ -379,6 +381,7 @@ def test_bad_wishes_end_in_a_sentence(file: str, arguments: tuple[str, ...], cod
     assert result.exit_code == code and text in result.stderr and "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_the_command_line_marks_batch_means_and_plans_precision(file: str):
     shown = call("run", file, "--batch-means", "--metric", "wait_mean").stdout
     assert "Intervals of 95 % from 20 batch means of one run" in shown and "±" in shown

@@ -156,6 +156,7 @@ def test_comparison_has_a_panel_a_metric():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_global_state_of_matplotlib():
     code = (
         "import sys, matplotlib, sim\n"

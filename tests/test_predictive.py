@@ -338,6 +338,7 @@ def test_a_device_that_fails_counts_as_down():
 # What the user sees ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_errors_of_forecasts_are_shown(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps(reserving(predictor="ewma")))
@@ -366,6 +367,7 @@ def test_qssf_beside_a_service_learns_from_tasks_only():
     assert result.notes["duration_mape"] < 10
 
 
+@pytest.mark.slow
 def test_a_season_longer_than_the_run_is_told():
     short, long = (sim.run(reserving(predictor={"name": "holt_winters", "season": s})).notes for s in ("5 h", "24 h"))
     assert short["forecast_fallback"] == pytest.approx(0.25, abs=0.01)

@@ -389,6 +389,7 @@ def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     assert (taken[1] - taken[0]) / 3_000 < 20
 
 
+@pytest.mark.slow
 def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     """A hundred instances of each of 200 tasks, and a thousand: the rows that wait to be merged, and no more."""
     monkeypatch.setattr(joins, "LEAST", 1000)
@@ -401,7 +402,7 @@ def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     assert taken[1] - taken[0] < 60_000  # one more byte each would be 60,000
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 1))
 def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, form):
     """Beside blocks of a fixed size: a byte a job, a number for its id, and its key where rows may repeat others."""
     monkeypatch.setattr(job_columns, "BLOCK", 300)
