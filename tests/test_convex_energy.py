@@ -140,6 +140,7 @@ def least_energy(given, deadline, lowest):
     return min(machine.cost(np.array(lanes), deadline, lowest) for lanes in every)
 
 
+@pytest.mark.slow
 def test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best():
     ratios = []
     for seed in range(12):

@@ -466,6 +466,7 @@ def test_the_number_of_replications_is_shown(precise: Sweep):
     ]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_that_it_is_a_lower_bound(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(json.dumps(BOTH))
@@ -487,6 +488,7 @@ def test_a_dry_run_says_that_it_is_a_lower_bound(tmp_path, monkeypatch):
     assert "bound" not in fixed
 
 
+@pytest.mark.slow
 def test_the_command_shows_it_and_a_report_says_how_to_make_it_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(json.dumps(SMALL))

@@ -100,6 +100,7 @@ def test_hopeless_settings_leave_early():
     assert set(table["share"][table["replications"] == 6]) <= {0.5, 0.8, 1.0}
 
 
+@pytest.mark.slow
 def test_ranges_are_drawn_and_workers_change_nothing():
     def text(**given: Any) -> str:
         found = tune(SMALL, ADMIT, over={"limit": "1..40 log integer"}, n=6, first=2, final=4, **given)
