@@ -189,6 +189,7 @@ def run_again(command: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
     from sim.experiment.directory import save, save_comparison
@@ -208,6 +209,7 @@ def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch
     assert [values["response_mean"]["mean"] for values in again] == found.table["response_mean", "mean"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [True, False])
 def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: bool):
     monkeypatch.chdir(tmp_path)

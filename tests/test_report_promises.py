@@ -218,6 +218,7 @@ def test_p_is_holms():
 # Comparisons ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     words = ["--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--baseline", "sjf"]
     call("compare", file, *words, "--metric", "wait_p95", "--metric", "makespan", "--by", "gpus", "--replications", "3",
@@ -233,6 +234,7 @@ def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     assert header
 
 
+@pytest.mark.slow
 def test_a_selection_is_made_again(file: str):
     call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--best", "response_mean", "--delta", "20%",
          "--replications", "4", "--out", "one", "-q")  # fmt: skip

@@ -503,6 +503,7 @@ def test_the_command_shows_it_and_a_report_says_how_to_make_it_again(tmp_path, m
     assert "--set &#x27;replications={precision: 0.25, metric: wait_mean, max: 40, confidence: 0.95}&#x27;" in page
 
 
+@pytest.mark.slow
 def test_progress_grows_to_its_end():
     told: list[float] = []
     over = {RATE: ["1.5/s", "2/s"], "seed": [1, 2, 3]}

@@ -255,6 +255,7 @@ def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     assert limit == max(earned, key=earned.get) > 0
 
 
+@pytest.mark.slow
 def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged_seldom):
     beside = ["accept_all", {"name": "queue_limit", "limit": 2}, "sjf + predicted_wait"]
     training = sim.train(
@@ -342,6 +343,7 @@ def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
 # The command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_trains_admission_and_says_what_is_earned(tmp_path, monkeypatch, judged_seldom):
     monkeypatch.chdir(tmp_path)
     Path("crowd.yaml").write_text(json.dumps(CROWD))
