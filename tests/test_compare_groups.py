@@ -287,6 +287,7 @@ def png(figure):
     return found.getvalue()
 
 
+@pytest.mark.slow
 def test_pictures_of_a_comparison(compared):
     first = {label: runs.results[0] for label, runs in compared.runs.items()}
     over = sim.plots.over_time(first)
@@ -478,6 +479,7 @@ def test_differences_of_groups_are_paired_and_tested_together():
     assert reverse.loc[("y", "a"), "difference"] == pytest.approx(-expected[3].mean)
 
 
+@pytest.mark.slow
 def test_stars_of_groups_are_seldom_wrong():
     """Without any difference, the share of tables that have one is at most 5 %."""
     random = np.random.default_rng(9)
@@ -507,6 +509,7 @@ def test_groups_that_a_policy_leaves_undefined_are_not_compared():
         differences_of_groups(runs, "class", "c")
 
 
+@pytest.mark.slow
 def test_a_comparison_tells_differences_of_groups(compared):
     found = compared.differences_by("gpus", ["wait_mean"])
     assert found["gpus"].tolist() == ["part of one", "1", "4"]

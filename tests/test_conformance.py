@@ -386,6 +386,7 @@ class TrustsHashes(ListScheduler):
         super().__init__(lambda task: hash(task.id))
 
 
+@pytest.mark.slow
 def test_dependence_on_the_hash_seed_is_caught():
     found = other_hash_seed([TrustsHashes], [people()])
     assert [complaint.rule for complaint in found] == ["hash seed"]

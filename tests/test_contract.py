@@ -313,7 +313,7 @@ def test_an_expected_finish_is_the_same_with_and_without_the_fast_path():
 
 
 @pytest.mark.parametrize("stopping", spread([Stopping(), Stopping(save=0.01)], 1))
-@pytest.mark.parametrize("policy", ["fcfs", "sjf", "srtf"])
+@pytest.mark.parametrize("policy", spread(["fcfs", "sjf", "srtf"], 1))
 def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     """Overload with patience and stops: at no time are many more tasks alive than are in the system."""
     from sim import registry

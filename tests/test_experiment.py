@@ -199,6 +199,7 @@ def test_a_failed_run_keeps_its_tables(workers: int):
     assert result.error == str(caught.value)
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_grows():
     told: list[float] = []
     sim.run({**SMALL, "replications": 100}, overrides={"workload.a.count": 500}, progress=told.append)

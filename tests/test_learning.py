@@ -307,6 +307,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch, tmp_path):
 # The command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, monkeypatch, judged_seldom):
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(json.dumps(SMALL))

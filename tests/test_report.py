@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from sim.cli import main
@@ -87,7 +88,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: top / name for name in calls}
 
 
-@pytest.mark.parametrize("kind", ["run", "replications", "comparison", "sweep"])
+@pytest.mark.parametrize("kind", spread(["run", "replications", "comparison", "sweep"], 2))
 def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
     found = CliRunner().invoke(main, ["report", str(folders[kind])])
     assert found.exit_code == 0, found.output
@@ -228,6 +229,7 @@ def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch:
     assert [row["metrics"]["wait_mean"]["mean"] for row in rows] == found.table["wait_mean"].tolist()
 
 
+@pytest.mark.slow
 def test_a_page_about_fifty_policies(tmp_path: Path):
     found = sim.compare(MIX, {f"policy {n}": ["fcfs", "sjf", "fcfs_skip"][n % 3] for n in range(50)}, replications=2)
     page = report(found)

@@ -81,6 +81,7 @@ POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -110,6 +111,7 @@ def test_a_sweep_under_one_policy_says_which(file: str):
     assert "<h1>queue under sjf</h1>" in page and "Every point was run under sjf." in page
 
 
+@pytest.mark.slow
 def test_what_was_drawn_twice_stands_once(file: str):
     call("sweep", file, "--over", f"{GPUS}=1,2", "--sample", "random", "--n", "5", "--out", "one", "-q")
     page = page_of("one")

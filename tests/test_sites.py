@@ -557,6 +557,7 @@ STOPPING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", spread(STOPPING, 4), ids=str)
 def test_limits_hold_through_stops_moves_resizes_and_failures(tmp_path, policy):
     """Every task ends in one status; its clock, begun anew after what lost its work, never passes the limit.

@@ -115,6 +115,7 @@ def test_targets_that_are_none(target: str, said: str):
         sim.size(SERVERS, target, COUNT)
 
 
+@pytest.mark.slow
 def test_bad_input():
     with pytest.raises(UnknownName, match="did you mean"):
         sim.size(SERVERS, "wait_meen < 1 s", COUNT)

@@ -145,6 +145,7 @@ def test_energy_is_that_of_the_replications_which_all_policies_have(precise: Swe
         assert each["energy_tasks_j"].notna().all()
 
 
+@pytest.mark.slow
 def test_a_warm_up_is_that_of_compare():
     scenario = {**SMALL, "warmup": "auto"}
     found = sweep(scenario, OVER, policies=POLICIES, replications=12, check=True)
@@ -169,6 +170,7 @@ def test_a_warm_up_is_that_of_compare():
     assert "warmup_cut" not in again.table
 
 
+@pytest.mark.slow
 def test_both_together_are_those_of_compare():
     found = sweep(BOTH, {RATE: ["2/s"]}, policies=POLICIES)
     runs = sim.compare(BOTH, POLICIES).runs
@@ -247,6 +249,7 @@ class Backwards(Executor):
         return future
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_who_makes_the_runs(tmp_path):
     given: dict[str, Any] = {"policies": POLICIES}
     alone = sweep(BOTH, OVER, out=tmp_path / "alone", **given)
@@ -260,6 +263,7 @@ def test_the_bytes_do_not_depend_on_who_makes_the_runs(tmp_path):
     assert len(kept) == len(alone) + alone.table["replications"].sum()  # a cut a row, and its replications: no more
 
 
+@pytest.mark.slow
 def test_runs_that_end_in_another_order_are_counted_in_theirs():
     alone = sweep(BOTH, OVER, policies=POLICIES)
     other = sweep(BOTH, OVER, policies=POLICIES, executor=Backwards(), workers=1)
@@ -309,6 +313,7 @@ def test_idle_workers_get_what_is_likely_to_be_needed():
 # On disk --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     first = sweep(BOTH, OVER, policies=POLICIES, out=tmp_path / "s")
     before = files(tmp_path)
@@ -393,6 +398,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, work
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_policy_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     given: dict[str, Any] = {"over": {GPUS: [2, 3]}, "policies": [Odd, "fcfs"]}
     found = sweep(BOTH, out=tmp_path / "s", **given)
@@ -429,6 +435,7 @@ def test_after_a_replication_that_fails_there_are_no_more(tmp_path):
     assert files(tmp_path / "five") == files(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatch):
     real = sweep_runs.outcome_of
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from policies.admission.mdp_threshold import Table
@@ -114,7 +115,7 @@ MOVING = {
 FAILING = {**CROWD, "faults": [{"on": "gpu", "every": "20 min", "repair": "5 min"}]}
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "sjf", "srtf", "allox"])
+@pytest.mark.parametrize("scheduler", spread(["fcfs", "sjf", "srtf", "allox"], 1))
 @pytest.mark.parametrize("given", [CROWD, MIXED, MOVING, FAILING], ids=["crowd", "mixed", "moving", "failing"])
 def test_a_policy_meets_in_a_run_what_it_met_in_training(given, scheduler, tmp_path):
     """Bit by bit: the observations of every decision, and the tables that come of them."""
@@ -449,6 +450,7 @@ def test_the_figures_of_the_description_are_what_comes_out():
             assert float(re.search(written[name], text)[1]) == pytest.approx(np.mean(values), abs=0.0055), name
 
 
+@pytest.mark.slow
 def test_without_a_deadline_it_is_learned_for_value(judged_seldom):
     """Of goodput no metric is defined then; of value one is."""
     free = {**CROWD, "workload": [{key: value for key, value in entry.items() if key != "slo"}

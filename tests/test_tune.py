@@ -79,6 +79,7 @@ def test_the_winner_is_judged_by_other_replications():
     assert found.difference.mean == pytest.approx((runs - before)[found.used :].mean())
 
 
+@pytest.mark.slow
 def test_the_curse_of_the_winner_is_real_and_avoided():
     """Of equal settings the chosen one's own figure is too good on average; that of the further runs is not."""
     flattered, honest = [], []
