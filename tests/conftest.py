@@ -1,12 +1,46 @@
-"""Shared by all tests."""
+"""Shared by all tests: the quick tier and the whole suite, and a registry that forgets what a test registered."""
+
+from __future__ import annotations
 
 import copy
+import gc
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import tiers  # noqa: E402
+import touched  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The whole, too, where markers are chosen (-m) or a test is named by its node id."""
+    named = any("::" in argument for argument in config.args)
+    tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named
+    if sys.version_info >= (3, 12):
+        config.pluginmanager.register(touched.Touched())
+
+
+def pytest_report_header() -> str:
+    return "tests: the whole suite" if tiers.whole else "tests: the quick tier (pytest --all runs the slow tests too)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not tiers.whole:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that was imported stay; the garbage collector need not look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

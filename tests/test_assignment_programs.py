@@ -43,6 +43,7 @@ def instances(seed, rounds, most=6):
 # Exact and relaxed ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_integer_program_is_optimal():
     for times, counts in instances(1, 60):
         plan = IntegerProgram().plan(problem(times, counts))
@@ -134,6 +135,7 @@ def hard():
     return problem(np.random.default_rng(0).uniform(1, 10, (20, 2)), [4, 2])
 
 
+@pytest.mark.slow
 def test_a_limit_is_flagged_with_the_gap():
     plan = IntegerProgram(node_limit=1).plan(hard())
     assert plan.notes["optimal"] is False
@@ -142,6 +144,7 @@ def test_a_limit_is_flagged_with_the_gap():
     assert plan == IntegerProgram(node_limit=1).plan(hard())
 
 
+@pytest.mark.slow
 def test_more_nodes_prove_more():
     few, many = (IntegerProgram(node_limit=nodes).plan(hard()) for nodes in (1, 5000))
     assert few.notes["optimal"] is False and many.notes["optimal"] is True
@@ -149,6 +152,7 @@ def test_more_nodes_prove_more():
     assert few.bound < many.bound <= many.makespan <= few.makespan
 
 
+@pytest.mark.slow
 def test_too_large_a_program_is_not_tried():
     plan = IntegerProgram(most_variables=10).plan(hard())
     assert plan.notes["optimal"] is False
@@ -289,6 +293,7 @@ def test_sites():
 # The contract -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [LinearProgram, IntegerProgram])
 def test_the_policies_keep_the_contract(policy):
     """On the systems of the suite whose tasks they plan; the others they refuse in a sentence."""

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tiers import spread
 
 import sim
 from policies.batching.linear_fit import LinearFit
@@ -66,7 +67,7 @@ def test_one_stream_is_serial_greedy():
     assert mine.tasks["finish"].equals(serial.tasks["finish"])
 
 
-@pytest.mark.parametrize("policy", [{}, {"margin": 0}, {"rule": "slides", "window": 2}, {"max_batch": 1}])
+@pytest.mark.parametrize("policy", spread([{}, {"margin": 0}, {"rule": "slides", "window": 2}, {"max_batch": 1}], 2))
 @pytest.mark.parametrize("noise", [0, 0.2])
 def test_both_ways_through_the_engine_give_the_same_tables(policy, noise):
     loaded = load(scenario(200, noise=noise, horizon=5, **policy))

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import spread
 
 from policies.batching.batopt import BatOpt, best_threshold, mean_responses
 from policies.batching.bulk_queue import BulkQueue, arrivals_during
@@ -122,7 +123,9 @@ def test_every_registered_policy_is_here():
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize(("rate", "noise", "gpus"), [(60, 0.0, 1), (450, 0.05, 1), (900, 0.0, 1), (900, 0.0, 2)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "gpus"), spread([(450, 0.05, 1), (60, 0.0, 1), (900, 0.0, 1), (900, 0.0, 2)], 1)
+)
 def test_both_ways_of_the_engine_give_the_same_tables(name, rate, noise, gpus):
     make, parameters = EVERY[name]
     count = 400
@@ -457,6 +460,7 @@ def test_the_model_of_batopt_is_pollaczek_and_khinchine_for_batches_of_one():
         assert mean_responses(model, [1])[0] == pytest.approx(1 + load / (2 * (1 - load)), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_model_of_batopt_agrees_with_the_simulation():
     class Threshold(BatOpt):
         def _threshold(self, queue, placement, rate):
@@ -540,12 +544,14 @@ def test_smdp_waits_longer_the_more_a_watt_is_worth():
     assert found[0][2] > 1.1 * found[1][2]
 
 
+@pytest.mark.slow
 def test_smdp_serves_full_batches_when_it_cannot_keep_up():
     # 700/s against 558/s that batches of 32 can serve.
     result = run(Smdp(power_weight=0.01, max_batch=32), poisson(700, 5000), power=Power(idle=50.0, busy=250.0))
     assert np.mean(sizes(result)[20:]) > 31
 
 
+@pytest.mark.slow
 def test_smdp_without_power_is_no_slower_than_taking_what_waits():
     arrivals = poisson(400, 20_000)
     ours = run(Smdp(max_batch=32, window=5.0), arrivals).tasks["response"].mean()

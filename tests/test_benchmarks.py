@@ -16,6 +16,7 @@ def benchmark(*arguments: str, module: str = "engine") -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_figures_come_with_their_targets():
     done = benchmark("--quick", "--only", "throughput")
     assert done.returncode == 0, done.stderr
@@ -82,6 +83,7 @@ def test_unknown_figures_are_refused():
     assert "there are simpy, throughput" in done.stderr
 
 
+@pytest.mark.slow
 def test_figures_of_the_planners_need_no_files_but_ours(tmp_path):
     """Nor any other planner: what is missing is named."""
     done = benchmark("--quick", str(tmp_path), module="static")
@@ -98,6 +100,7 @@ def test_figures_of_the_planners_need_no_files_but_ours(tmp_path):
     assert "MISSED" not in done.stdout.split("n = 200")[0]  # ratios, which are the same on every machine
 
 
+@pytest.mark.slow
 def test_figures_of_the_planners_on_files(tmp_path):
     """A chain of three tasks, the first of which has no GPU version."""
     (tmp_path / "spotrf-64-2.txt").write_text("1 2.0 -1\n2 4.0 0.5 1\n3 4.0 0.5 2\n")

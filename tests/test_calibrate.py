@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.calibrate import example
@@ -126,7 +127,7 @@ def here(tmp_path, monkeypatch):
 # The fit --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     per_item=st.floats(1e-6, 1.0),
     fixed=st.floats(1e-6, 1.0),
@@ -139,7 +140,7 @@ def test_an_exact_line_is_found_again(per_item, fixed, sizes):
     assert found.worst < 1e-9
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.lists(st.floats(1e-6, 10.0), min_size=2, max_size=7))
 def test_no_coefficient_is_ever_negative(seconds):
     found = fit(BATCHES[: len(seconds)], seconds)

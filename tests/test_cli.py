@@ -156,6 +156,7 @@ def test_json_of_replications_has_intervals(here: Path):
     assert response["ci_low"] < response["mean"] < response["ci_high"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_in_two_processes(here: Path):
     arguments = ("run", "good.yaml", "--replications", "3", "--json", "--out")
     processes = [
@@ -686,6 +687,7 @@ def workers_of(process: subprocess.Popen, wanted: int) -> list[int]:
     raise AssertionError("it ended before it had workers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_whoever_ends_it_ends_its_workers_too(here: Path, number: int, code: int):
     """They hold its pipes: `communicate` returns when the last of them is gone."""

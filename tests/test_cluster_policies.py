@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, gpu_mode, simulate, tasks_of
 from scipy import stats
+from tiers import examples
 
 from policies.dynamic.afs import Afs
 from policies.dynamic.conservative_backfill import ConservativeBackfill
@@ -194,7 +195,7 @@ class Noting(EasyBackfill):
         return super()._backfill(heads, view)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 4), depth=st.sampled_from([0, 1, 5, 50, None]))
 def test_no_head_starts_after_the_shadow_it_had_when_it_became_head(seed, nodes, depth):
     arrival, width, time, _ = load(seed, widths=(1, 2, 4), count=60)
@@ -205,7 +206,7 @@ def test_no_head_starts_after_the_shadow_it_had_when_it_became_head(seed, nodes,
         assert begun[row] <= shadow
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 10_000), depth=st.sampled_from([0, 1, 5, None]))
 def test_conservative_starts_no_task_later_than_fcfs_on_one_pool(seed, depth):
     arrival, width, time, _ = load(seed, count=60)
@@ -235,6 +236,7 @@ def test_an_underestimated_task_neither_blocks_nor_is_stopped():
 # Heavy tails -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_heavy_tails_with_free_preemption_srtf_is_before_las_and_las_before_fcfs():
     """Paired over replications, 99 %: one-GPU jobs, attained service = GPUs × time."""
     means = {"srtf": [], "las": [], "fcfs": []}

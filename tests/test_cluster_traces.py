@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim import registry
@@ -599,7 +600,7 @@ def test_an_empty_head_is_trimmed(read):
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=0, max_size=40))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_where_a_head_ends_some_task_comes(times):
     arrival = np.sort(np.array(times))
     found = head_end(arrival)
@@ -855,7 +856,7 @@ def test_many_complaints_are_counted(complaints):
     assert len(found) == 21 and found[-1] == "t.txt: and 20 more problems"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(content=st.binary(max_size=200) | st.text(max_size=120).map(str.encode), form=st.sampled_from(sorted(EXAMPLES)),
        begin=st.booleans(), cut=st.integers(0, 3000))  # fmt: skip
 def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, form, begin, cut):

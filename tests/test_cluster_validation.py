@@ -109,6 +109,7 @@ def test_figures_of_backfilling_on_the_public_logs(log, estimates):
         assert f"{wait:.2f} h, {slowdown:,.1f}" in page
 
 
+@pytest.mark.slow
 def test_the_shipped_log_and_its_figures(tmp_path):
     name, exact = "backfilling", {"workload.jobs.trace.estimates": "perfect"}
     runpy.run_path(str(FOLDER / "clusters" / "make_swf.py"))["write"](tmp_path)

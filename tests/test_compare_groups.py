@@ -151,6 +151,7 @@ def compared():
     return sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"])
 
 
+@pytest.mark.slow
 def test_groups_of_replications_are_those_of_the_runs(compared):
     runs = list(sim.run(mix(), policy="sjf", replications=3, keep=True))
     each = np.array([run.by("class", ["response_mean"]).loc["gang", "response_mean"] for run in runs])
@@ -161,6 +162,7 @@ def test_groups_of_replications_are_those_of_the_runs(compared):
     assert kept.loc["gang", ("response_mean", "mean")] == pytest.approx(each.mean())
 
 
+@pytest.mark.slow
 def test_users_are_the_same_for_all_policies_and_replications(compared):
     table = compared.by("user", ["tasks"])
     users = table.index.get_level_values("user")
@@ -169,6 +171,7 @@ def test_users_are_the_same_for_all_policies_and_replications(compared):
     assert per_policy.tolist() == pytest.approx([120, 120])
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_groups(compared):
     again = sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"], workers=2)
     for by in ("class", "gpus", "user"):
@@ -257,6 +260,7 @@ def test_groups_as_json(file):
     assert set(several["groups"]["class"]["sjf"]["gang"]["wait_mean"]) == {"mean", "half_width", "n"}
 
 
+@pytest.mark.slow
 def test_a_directory_has_tables_and_pictures_of_groups(file, tmp_path):
     out = tmp_path / "out"
     done = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--out", str(out), "-q")
@@ -283,6 +287,7 @@ def png(figure):
     return found.getvalue()
 
 
+@pytest.mark.slow
 def test_pictures_of_a_comparison(compared):
     first = {label: runs.results[0] for label, runs in compared.runs.items()}
     over = sim.plots.over_time(first)
@@ -370,6 +375,7 @@ def test_means_between_edges_are_those_of_the_steps():
 # Load -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_least_area_of_up_to_two_types_is_the_linear_programs():
     random = np.random.default_rng(1)
     for _ in range(200):
@@ -473,6 +479,7 @@ def test_differences_of_groups_are_paired_and_tested_together():
     assert reverse.loc[("y", "a"), "difference"] == pytest.approx(-expected[3].mean)
 
 
+@pytest.mark.slow
 def test_stars_of_groups_are_seldom_wrong():
     """Without any difference, the share of tables that have one is at most 5 %."""
     random = np.random.default_rng(9)
@@ -502,6 +509,7 @@ def test_groups_that_a_policy_leaves_undefined_are_not_compared():
         differences_of_groups(runs, "class", "c")
 
 
+@pytest.mark.slow
 def test_a_comparison_tells_differences_of_groups(compared):
     found = compared.differences_by("gpus", ["wait_mean"])
     assert found["gpus"].tolist() == ["part of one", "1", "4"]

@@ -62,7 +62,13 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("scheduler", "placement"), PAIRS)
+def tiered(scheduler, placement):
+    """The quick tier tries each placement under fcfs, and every fourth scheduler; test_properties.py tries all."""
+    quick = scheduler == "fcfs" or (placement is None and SCHEDULERS.index(scheduler) % 4 == 0)
+    return pytest.param(scheduler, placement, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("scheduler", "placement"), [tiered(*pair) for pair in PAIRS])
 def test_registered_policies_conform(scheduler, placement):
     check_policy(functools.partial(make, scheduler, placement), hash_seed=False)
 
@@ -73,10 +79,12 @@ def test_variants_conform(scheduler, parameters):
     check_policy(functools.partial(make, scheduler, **parameters), may_reject=may_reject, hash_seed=False)
 
 
-def test_no_registered_policy_depends_on_the_hash_seed():
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_no_registered_policy_depends_on_the_hash_seed(part):
     factories = [functools.partial(make, *pair) for pair in PAIRS]
     factories += [functools.partial(make, name, **parameters) for name, parameters in VARIANTS]
-    assert other_hash_seed(factories) == []
+    assert other_hash_seed(factories[part::6]) == []
 
 
 class TestSuiteAsAClass(PolicyTestCase):
@@ -283,6 +291,7 @@ class LosesProgress(ListScheduler):
         yield Wait(until=view.now + 0.1)
 
 
+@pytest.mark.slow
 def test_getting_nowhere_is_caught():
     (complaint,) = complaints(LosesProgress, one_core())
     assert complaint.rule == "legal"
@@ -377,6 +386,7 @@ class TrustsHashes(ListScheduler):
         super().__init__(lambda task: hash(task.id))
 
 
+@pytest.mark.slow
 def test_dependence_on_the_hash_seed_is_caught():
     found = other_hash_seed([TrustsHashes], [people()])
     assert [complaint.rule for complaint in found] == ["hash seed"]

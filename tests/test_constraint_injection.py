@@ -238,6 +238,7 @@ def test_shared_inputs_are_uploaded_once():
     assert record.notes["constraints"].startswith("inputs")
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_against_the_programs():
     """Random graphs with items: the unconstrained plans are among the candidates."""
     rng = np.random.default_rng(4)
@@ -277,6 +278,7 @@ def test_without_data_there_is_nothing_to_inject():
     assert (notes["constraints"], notes["candidates"], notes["planned_makespan"]) == ("", 2, 2)
 
 
+@pytest.mark.slow
 def test_limited_memory_and_one_stream_more():
     """Whatever the devices are like, plans are followed to the end: random systems with every feature it plans."""
     planned = 0
@@ -292,6 +294,7 @@ def test_limited_memory_and_one_stream_more():
     assert planned >= 3
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     planned = []
     for system in small_systems():

@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate, simulation
+from tiers import spread
 
 from sim.errors import PolicyError, RunError, UsageError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
@@ -311,8 +312,8 @@ def test_an_expected_finish_is_the_same_with_and_without_the_fast_path():
 # Memory -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stopping", [Stopping(), Stopping(save=0.01)])
-@pytest.mark.parametrize("policy", ["fcfs", "sjf", "srtf"])
+@pytest.mark.parametrize("stopping", spread([Stopping(), Stopping(save=0.01)], 1))
+@pytest.mark.parametrize("policy", spread(["fcfs", "sjf", "srtf"], 1))
 def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     """Overload with patience and stops: at no time are many more tasks alive than are in the system."""
     from sim import registry

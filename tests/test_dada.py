@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_shipped_scenarios import SHIPPED, runs, states
+from tiers import spread
 
 import sim
 from policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out
@@ -71,7 +72,7 @@ def test_a_guess_that_is_too_small_is_refused():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", spread(FAMILIES, 2))
 def test_an_activation_ends_within_its_ratio_of_the_optimum(family, alpha):
     """2 + α times, whatever draws the tasks: data lie anywhere."""
     rng = np.random.default_rng(5)

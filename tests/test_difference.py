@@ -121,6 +121,7 @@ def test_a_column_that_cannot_be_compared(scenario: Path):
         sim.difference(run, run).by("node")
 
 
+@pytest.mark.slow
 def test_runs_with_other_seeds_are_told_apart_from_runs_under_other_policies(tmp_path: Path):
     for name, more in (("a", []), ("b", ["--seed", "9"]), ("c", ["--set", "cluster.nodes.0.memory=null"])):
         done = CliRunner().invoke(main, ["run", "first-steps", "--out", str(tmp_path / name), "-q", *more])

@@ -69,6 +69,7 @@ def test_policies_meet_the_same_load():
     assert not first["wait"].equals(second["wait"])
 
 
+@pytest.mark.slow
 def test_replications_do_not_depend_on_the_number_of_workers():
     alone = sim.run(SMALL, replications=5)
     shared = sim.run(SMALL, replications=5, workers=2)
@@ -92,6 +93,7 @@ def test_the_scenario_says_how_many_replications():
     assert isinstance(sim.run({**SMALL, "replications": 3}, replications=1), sim.Result)
 
 
+@pytest.mark.slow
 def test_precision_stops_in_time_whatever_the_workers():
     wanted = {"precision": "25%", "metric": "response_mean", "max": 60}
     runs = sim.run(SMALL, replications=wanted)
@@ -113,6 +115,7 @@ def test_further_metrics_are_kept():
     assert "jain" in runs.values
 
 
+@pytest.mark.slow
 def test_compare_finds_what_is_better():
     found = sim.compare(SMALL, ["fcfs", ShortestLast], replications=20, metrics=["response_mean"], workers=2)
     assert list(found.table.index) == ["fcfs", "ShortestLast"]
@@ -196,6 +199,7 @@ def test_a_failed_run_keeps_its_tables(workers: int):
     assert result.error == str(caught.value)
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_grows():
     told: list[float] = []
     sim.run({**SMALL, "replications": 100}, overrides={"workload.a.count": 500}, progress=told.append)

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 from hand_made import cluster, gpu_mode, launches, record, three, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.engine.simulation import Simulation
@@ -211,7 +212,7 @@ def test_what_a_run_that_failed_left_lying_waits_until_its_end():
     assert list(found.wait) == [0, 2, 2] and list(found.choice) == [0, 2, 2]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.lists(
         st.tuples(st.floats(0, 50), st.floats(0.01, 20), st.sampled_from([0, 1, 2]), st.floats(0, 5)),

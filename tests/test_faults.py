@@ -116,6 +116,7 @@ def test_every_policy_meets_the_same_faults_and_they_do_not_stretch_the_run():
     assert first.end == first.tasks["finish"].max()
 
 
+@pytest.mark.slow
 def test_the_share_of_time_down_is_that_of_the_renewal_process():
     """Mean time to repair over mean cycle: 1 / 21."""
     faults = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "20 h"},

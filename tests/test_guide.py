@@ -20,8 +20,8 @@ from sim.scenario.schema import json_schema
 
 DOCS = pages.TOP / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference")
-SLOW = {"planning", "sweeps", "tutorial", "how-to/scale-out"}
-"""Pages that take more than ten seconds."""
+QUICK = {"index", "how-to/own-policy", "how-to/own-trace-reader", "background/model"}
+"""Pages whose blocks the quick tier runs."""
 
 
 SACCT = """\
@@ -57,8 +57,7 @@ def page_id(page: Path) -> str:
 
 
 def marked(page: Path):
-    slow = [pytest.mark.slow] if page_id(page) in SLOW else []
-    return pytest.param(page, id=page_id(page), marks=slow)
+    return pytest.param(page, id=page_id(page), marks=[] if page_id(page) in QUICK else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES])

@@ -240,6 +240,7 @@ def test_makespan_of_rounds_comes_near_the_program():
 ROUNDS = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput, Isolated]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ROUNDS)
 @pytest.mark.parametrize(("length", "rule"), [(2.3, "ratio"), (3.1, "deficit")])
 def test_short_rounds_keep_the_contract(policy, length, rule):

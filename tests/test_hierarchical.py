@@ -8,10 +8,11 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
+from tiers import examples, spread
 
 import sim
 from policies.dynamic.eft import Eft
@@ -84,7 +85,7 @@ def test_what_can_run_nowhere_has_no_share():
     assert share.tolist() == [[0, 0], [1, 0]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=9), st.integers(1, 400))
 def test_turns_are_never_a_task_off_their_shares(parts, count):
     """Tijdeman's theorem."""
@@ -128,19 +129,20 @@ def make(variant):
     return Hierarchical(**deepcopy(VARIANTS[variant]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", spread(VARIANTS, 1))
 def test_variants_conform(variant):
     some = [system for system in small_systems() if system.name in SYSTEMS]
     assert len(some) == len(SYSTEMS)
     check_policy(functools.partial(make, variant), some, hash_seed=variant == "two nodes each")
 
 
+@pytest.mark.slow
 def test_single_nodes_conform_where_everything_fits_on_one():
     narrow = [system for system in small_systems() if system.name != "gangs on several nodes"]
     check_policy(lambda: Hierarchical(epoch=0.9, groups="node", inner=ListScheduler(discipline="skip")), narrow)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(systems(), st.sampled_from(["type", 1, 2]), st.sampled_from([0.3, 5.0]), st.sampled_from(["earlier", "always"]))
 def test_no_task_is_lost(system, groups, epoch, moves):
     try:
@@ -239,6 +241,7 @@ def test_shares_follow_the_load():
     assert on_cpu[300:].mean() > 0.6
 
 
+@pytest.mark.slow
 def test_plans_are_made_at_multiples_of_the_epoch_and_equal_runs_are_equal():
     plans = []
     for _ in range(2):
@@ -312,6 +315,7 @@ MANY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["type", "node"])
 @pytest.mark.parametrize("inner", ["fcfs_skip", "eft"])
 def test_every_task_ends_once_whatever_breaks(groups, inner):
@@ -444,6 +448,7 @@ def test_a_problem_is_refused_before_anything_runs():
 # Cost -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["type", 4])
 def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
     """Sixteen times the devices with sixteen times the rate: far less than sixteen times the time a task."""

@@ -201,6 +201,7 @@ def judged_seldom(monkeypatch):
     monkeypatch.setattr("sim.experiment.training.JUDGED", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "steps"),
     [("dqn", 1600), ("reinforce", 900),
@@ -270,6 +271,7 @@ def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seld
     assert not streams[TRAINING] & streams[VALIDATION]
 
 
+@pytest.mark.slow
 def test_the_best_network_on_the_way_is_kept(judged_seldom):
     training = sim.train(SMALL, "dqn", 1600, window=6, baselines={"fcfs": "fcfs", "shortest": "sjf"}, replications=2)
     curve = training.curve
@@ -290,6 +292,7 @@ def validation_slowdowns(policy) -> np.ndarray:
     return np.concatenate([run.tasks["slowdown"] for run in runs])
 
 
+@pytest.mark.slow
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     training = sim.train(SMALL, "reinforce", 600, window=6, baselines=(), out=tmp_path / "p.npz")
     mine = {"scheduler": {"name": "learned", "path": str(tmp_path / "p.npz")}}
@@ -357,6 +360,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch, tmp_path):
 # The command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, monkeypatch, judged_seldom):
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(json.dumps(SMALL))
@@ -649,6 +653,7 @@ def held_out():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("baseline", ["fcfs", "random"])
 def test_what_ships_is_at_least_a_fifth_below_the_baselines_on_held_out_seeds(held_out, agent, baseline):
@@ -669,6 +674,7 @@ def test_a_shipped_file_is_small_and_says_how_it_was_made(agent):
     assert f"--agent {agent} --steps {steps} --seed {seed}" in text
 
 
+@pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out(held_out):
     text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text()
     for label, values in held_out.items():

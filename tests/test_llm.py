@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tiers import spread
 
 import sim
 from benchmarks import language
@@ -142,7 +143,7 @@ def load_of(rng, count, rate, prompt=200, output=60):
     return arrival.tolist(), tokens[0].tolist(), tokens[1].tolist()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", spread(range(4), 1))
 @pytest.mark.parametrize("phases", ["mixed", "prefill_first"])
 @pytest.mark.parametrize(
     ("chunk", "most", "blocks"), [(None, 256, None), (64, 8, None), (64, 64, 150), (None, 20, 120)]
@@ -189,6 +190,7 @@ def test_one_sequence_at_a_time_is_a_queue_with_one_server():
         assert finish == pytest.approx(end)
 
 
+@pytest.mark.slow
 def test_the_mean_wait_is_pollaczeks_and_khinchines():
     """M/G/1 by max_sequences: 1 at 60 % load: the interval of 40 replications covers the exact mean wait."""
     tokens = {"prompt": 100, "output": {"distribution": "uniform", "low": 0.5, "high": 20.5}}
@@ -443,7 +445,7 @@ def drawn_service(random):
     return service
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", spread(range(60), 15))
 def test_whatever_is_drawn_adds_up(seed):
     random = np.random.default_rng(seed)
     blocks, count = int(random.integers(8, 100)), 40
@@ -637,6 +639,7 @@ def test_the_example_of_the_documentation_runs():
     assert 0.5 < result.metric("slo_attainment") <= 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(capsys):
     language.main(["--quick"])
     assert capsys.readouterr().out.count("requests/s, ") == len(language.CASES)

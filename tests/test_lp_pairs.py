@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from machines import gpu_mode, simulate
 from scipy.optimize import linprog
+from tiers import spread
 
 import sim
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -153,7 +154,7 @@ def test_two_classes_worked_out_on_paper():
     assert (found.rate * best_ratio(found, found.rate, cost, np.zeros(2))).sum() == pytest.approx(1.4)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", spread(range(25), 6))
 def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     """And nothing is lost by leaving out pairs whose speeds sum to at most 1."""
     table = Table.drawn(seed)
@@ -170,7 +171,7 @@ def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     assert (every.progress(max_min(every, base)) / base).min() == pytest.approx(level, rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(25, 60))
+@pytest.mark.parametrize("seed", spread(range(25, 60), 10))
 @pytest.mark.parametrize("levels", [1, 4])
 def test_with_pairs_nobody_who_is_worst_off_gets_less(seed, levels):
     table = Table.drawn(seed, jobs=9, kinds=3)
@@ -348,6 +349,7 @@ class Compared(MaxMinFairness):
         return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
 def test_realised_progress_comes_near_with_pairs_on_several_types(rule):
     """All the time of all jobs is in pairs, on both types: nobody below 0.8 of what is promised, half above 0.97."""
@@ -430,6 +432,7 @@ def both_places():
     return System("pairs", cluster, tasks_of(rows, shapes, ["ab"[i % 2] for i in range(24)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
 def test_the_contract_with_pairs(policy, rule):
@@ -443,11 +446,13 @@ def test_the_contract_with_pairs(policy, rule):
         assert examine(lambda _: make(), system) == []
 
 
+@pytest.mark.slow
 def test_runs_with_pairs_do_not_depend_on_the_hash_seed():
     systems = [both_places(), paired_system(3)]
     assert other_hash_seed([functools.partial(policy, 1.7, pairs=True) for policy in POLICIES], systems) == []
 
 
+@pytest.mark.slow
 def test_what_pairs_bring_is_there_in_random_systems():
     """They are formed at all, by every policy."""
     for policy in POLICIES:

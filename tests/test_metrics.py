@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 from hand_made import GPU, cluster, gpu_mode, record, three, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from tiers import examples
 
 import sim
 from sim.errors import UsageError
@@ -69,7 +70,7 @@ def test_unfinished_tasks_count_as_infinite_in_percentiles():
     assert quantile(values, 7 / 9, 2) == pytest.approx(8), "exactly the last known value is still known"
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.floats(0, 1))
 def test_quantiles_are_numpys(values, share):
     assert quantile(np.array(values), share) == pytest.approx(np.quantile(values, share), rel=1e-9, abs=1e-9)
@@ -114,7 +115,7 @@ def test_makespan_bound_weights_gangs_and_follows_the_critical_path():
         assert Result(rec).metric("makespan_bound") == pytest.approx(bound)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(1, 3), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_the_area_bound_is_the_linear_program(kinds, count, random):
     """min λ: every task split over the types, load of each type at most λ × capacity."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import tiers
 from click.testing import CliRunner
 from scipy import stats
 
@@ -84,6 +85,7 @@ def test_congestion_of_single_runs_is_not_cut():
     assert np.median(alone) >= 500 and series.cut.tasks < 200
 
 
+@pytest.mark.slow
 def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_path: Path):
     scenario = queue(warmup="auto", replications=6)
     runs = sim.run(scenario)
@@ -227,6 +229,7 @@ def race(means: list[float], seed: int, delta: float = 0.05) -> tuple[str | None
     return selection.best, max(selection.runs.values())
 
 
+@pytest.mark.slow
 def test_the_best_is_selected_as_often_as_promised():
     """The least favourable case: all others exactly δ = 0.5 behind.  Of 200 races at least 90 % (less three
     standard errors: 167) must end with the best; and with a clear best hardly any goes beyond the first stage.
@@ -236,6 +239,7 @@ def test_the_best_is_selected_as_often_as_promised():
     assert np.mean([race([10, 20, 30], seed)[1] for seed in range(20)]) <= 12
 
 
+@pytest.mark.slow
 def test_compare_selects_the_best():
     found = sim.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, metrics=["response_mean"])
     assert found.selection is not None and found.selection.best == "sjf"
@@ -277,7 +281,7 @@ def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
     assert found.identical and set(found.winners.values()) == {None}
 
 
-@pytest.mark.parametrize("how", [{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}])
+@pytest.mark.parametrize("how", tiers.spread([{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}], 1))
 def test_a_resampled_trace_has_intervals_and_is_labelled(tmp_path: Path, how: dict):
     scenario = replay(tmp_path, resample=how)
     runs = sim.run(scenario, replications=4)
@@ -377,6 +381,7 @@ def test_bad_wishes_end_in_a_sentence(file: str, arguments: tuple[str, ...], cod
     assert result.exit_code == code and text in result.stderr and "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_the_command_line_marks_batch_means_and_plans_precision(file: str):
     shown = call("run", file, "--batch-means", "--metric", "wait_mean").stdout
     assert "Intervals of 95 % from 20 batch means of one run" in shown and "±" in shown
@@ -397,6 +402,7 @@ def test_the_recursion_of_the_benchmark_is_the_engine():
     assert row.holds
 
 
+@pytest.mark.slow
 def test_the_coverage_benchmark_runs(capsys):
     coverage.main(["--quick"])
     shown = capsys.readouterr().out

@@ -179,6 +179,7 @@ def test_the_rest_of_a_stopped_task_is_what_it_has_left():
 # The policy: nothing unforeseen -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_exact_estimates_it_is_as_good_as_its_plan(family):
     rng = np.random.default_rng(4)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hand_made import cluster, gpu_mode, record, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.cli.program import hetsim
@@ -114,7 +115,8 @@ def test_notes_are_plain():
     assert type(told(given_)["a"]) is float
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.slow
+@examples(15)
 @given(
     times=st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=9),
     cpus=st.integers(1, 3),
@@ -266,6 +268,7 @@ def test_a_directory_from_before_notes_loads(tmp_path: Path):
     assert sim.load(tmp_path / "run").notes == {}
 
 
+@pytest.mark.slow
 def test_planning_times_are_never_written(tmp_path: Path):
     """The same scenario and seed give the same bytes, although no two runs plan in the same time."""
     folders = []
@@ -290,6 +293,7 @@ def test_planning_times_are_never_written(tmp_path: Path):
 # Pictures -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_policy_of_a_comparison_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn = []
     original = sim.plots.gantt
@@ -306,6 +310,7 @@ def test_every_policy_of_a_comparison_has_a_picture(tmp_path: Path, monkeypatch:
         assert (tmp_path / "o" / name / "picture.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_policies_without_plans_have_their_usual_pictures(tmp_path: Path):
     arguments = ["--policy", "sjf", "--policy", "fcfs", "--out", str(tmp_path / "o")]
     assert call("compare", "list-lemma", *arguments).exit_code == 0
@@ -367,7 +372,7 @@ def test_shelves_of_others_are_refused():
         sim.plots.shelves(sim.run("list-lemma", policy="graham"), guess=0.0)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     p=st.lists(st.floats(0.1, 9), min_size=1, max_size=12),
     seed=st.integers(0, 99),
@@ -392,6 +397,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.chdir(tmp_path)
     (scenario,) = blocks("yaml")

@@ -156,6 +156,7 @@ def test_comparison_has_a_panel_a_metric():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_global_state_of_matplotlib():
     code = (
         "import sys, matplotlib, sim\n"
@@ -205,6 +206,7 @@ def texts(figure: Any) -> list[str]:
     return [artist.get_text() for artist in figure.findobj(Text)]
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas(tmp_path: Path):
     """Two dollar signs make mathematical text of what is between them, and an error of what is no formula."""
     policies = {"a $x_1$": "fcfs", "$\\nothing{$": "sjf", "z" * 150: "fcfs_skip"}
@@ -225,6 +227,7 @@ def test_names_are_no_formulas(tmp_path: Path):
         assert all(len(text) < 130 for text in texts(figure))
 
 
+@pytest.mark.slow
 def test_of_many_policies_a_dozen_is_told_apart(tmp_path: Path):
     runs = {f"policy {number} of fifty": sim.run(SMALL, seed=number) for number in range(50)}
     for draw in (sim.plots.cdf, sim.plots.distributions, sim.plots.over_time):
@@ -237,6 +240,7 @@ def test_of_many_policies_a_dozen_is_told_apart(tmp_path: Path):
         assert min(widths) > 0.6 * figure.bbox.width / len(widths) if draw is not sim.plots.over_time else True
 
 
+@pytest.mark.slow
 def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
     """Close points far from the origin: where a name goes must be judged on the axes as they will be drawn."""
     found = sim.compare("first-steps", ["fcfs", "fcfs_skip", "sjf", "random"], replications=3)

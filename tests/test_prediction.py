@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from policies.prediction import (
     PREDICTORS,
@@ -141,7 +142,7 @@ def test_nothing_observed_forecasts_nothing(name):
     assert predictor.forecast(60.0) == 4
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@examples(40, derandomize=True, database=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.floats(0, 1e5), st.sampled_from(list(PREDICTORS)))
 def test_forecasts_are_finite_whatever_comes(values, horizon, name):
     predictor = PREDICTORS[name](**SMALL[name])

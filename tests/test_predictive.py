@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 from test_shipped_scenarios import runs, states
+from tiers import spread
 
 import sim
 from policies.dynamic.power_down import PowerDown
@@ -200,6 +201,7 @@ def reserving(**more):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_others_never_hold_what_is_kept():
     """At every start of a task that is not protected there is room beside what the forecast keeps."""
     scenario = sim.load(reserving(predictor="ewma"))
@@ -231,7 +233,7 @@ def test_who_is_held_back_is_told_why():
     assert {cause for _, _, cause in record.holds} == {"reservation"}
 
 
-@pytest.mark.parametrize("placement", [None, "best_fit", "fastest_device"])
+@pytest.mark.parametrize("placement", spread([None, "best_fit", "fastest_device"], 1))
 def test_who_is_held_back_on_gpus_may_run_on_cores(placement):
     """All GPUs are kept, the cores are idle: the others run there at once."""
     scenario = reserving(predictor="ewma", target=0.1, by={"name": "fcfs", "discipline": "skip"})
@@ -264,6 +266,7 @@ def test_who_is_held_back_wide_may_run_narrow():
     assert (slow.upload + slow.compute > 40 * 60 / 3.4 * 1.5).all()
 
 
+@pytest.mark.slow
 def test_reserving_helps_whom_it_is_for():
     kept = sim.run(reserving(predictor="ewma"), replications=6, keep=True)
     free = sim.run(reserving(), policy={"scheduler": {"name": "fcfs", "discipline": "skip"}}, replications=6, keep=True)
@@ -294,7 +297,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(SETTINGS)))
+@pytest.mark.parametrize("number", spread(range(len(SETTINGS)), 1))
 def test_keeps_the_contract(number):
     for system in small_systems():
         assert not examine(lambda _: Predictive(**SETTINGS[number]), system), system.name
@@ -335,6 +338,7 @@ def test_a_device_that_fails_counts_as_down():
 # What the user sees ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_errors_of_forecasts_are_shown(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps(reserving(predictor="ewma")))
@@ -363,6 +367,7 @@ def test_qssf_beside_a_service_learns_from_tasks_only():
     assert result.notes["duration_mape"] < 10
 
 
+@pytest.mark.slow
 def test_a_season_longer_than_the_run_is_told():
     short, long = (sim.run(reserving(predictor={"name": "holt_winters", "season": s})).notes for s in ("5 h", "24 h"))
     assert short["forecast_fallback"] == pytest.approx(0.25, abs=0.01)

@@ -7,8 +7,9 @@ import functools
 import inspect
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tiers import examples, some
 
 from policies.admission.accept_all import AcceptAll
 from sim import registry
@@ -70,9 +71,7 @@ PARAMETERS = {
 }
 ORDERS = {"discipline": ["block", "skip"]}
 
-quiet = settings(
-    max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
-)
+quiet = examples(12, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
 
 
 def make(name, parameters, placement):
@@ -105,7 +104,7 @@ def test_every_planner_refuses_or_keeps_every_invariant(name):
     """On random systems with transfers, memory, graphs and wrong estimates but without gangs and fractions."""
     features = ("transfers", "memory", "items", "estimates", "people", "ties", "stops")
     planned = 0
-    for seed in range(24):
+    for seed in range(some(24)):
         system = random_system(seed, tasks=12, features=features[: seed % 4] + ("graph",) * (seed % 3 == 0))
         try:
             record = Simulation(system.run_input(registry.policy("scheduler", name)()), check=True).run()

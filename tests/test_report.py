@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from sim.cli import main
@@ -87,7 +88,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: top / name for name in calls}
 
 
-@pytest.mark.parametrize("kind", ["run", "replications", "comparison", "sweep"])
+@pytest.mark.parametrize("kind", spread(["run", "replications", "comparison", "sweep"], 2))
 def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
     found = CliRunner().invoke(main, ["report", str(folders[kind])])
     assert found.exit_code == 0, found.output
@@ -189,6 +190,7 @@ def run_again(command: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
     from sim.experiment.directory import save, save_comparison
@@ -208,6 +210,7 @@ def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch
     assert [values["response_mean"]["mean"] for values in again] == found.table["response_mean", "mean"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [True, False])
 def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: bool):
     monkeypatch.chdir(tmp_path)
@@ -226,6 +229,7 @@ def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch:
     assert [row["metrics"]["wait_mean"]["mean"] for row in rows] == found.table["wait_mean"].tolist()
 
 
+@pytest.mark.slow
 def test_a_page_about_fifty_policies(tmp_path: Path):
     found = sim.compare(MIX, {f"policy {n}": ["fcfs", "sjf", "fcfs_skip"][n % 3] for n in range(50)}, replications=2)
     page = report(found)

@@ -81,6 +81,7 @@ POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -110,6 +111,7 @@ def test_a_sweep_under_one_policy_says_which(file: str):
     assert "<h1>queue under sjf</h1>" in page and "Every point was run under sjf." in page
 
 
+@pytest.mark.slow
 def test_what_was_drawn_twice_stands_once(file: str):
     call("sweep", file, "--over", f"{GPUS}=1,2", "--sample", "random", "--n", "5", "--out", "one", "-q")
     page = page_of("one")
@@ -218,6 +220,7 @@ def test_p_is_holms():
 # Comparisons ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     words = ["--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--baseline", "sjf"]
     call("compare", file, *words, "--metric", "wait_p95", "--metric", "makespan", "--by", "gpus", "--replications", "3",
@@ -233,6 +236,7 @@ def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     assert header
 
 
+@pytest.mark.slow
 def test_a_selection_is_made_again(file: str):
     call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--best", "response_mean", "--delta", "20%",
          "--replications", "4", "--out", "one", "-q")  # fmt: skip

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.cli import main
@@ -150,7 +151,7 @@ def test_nothing_behind_the_window_is_read(file):
         azure_llm.read(path)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     times=st.lists(st.integers(0, 10**9).map(lambda k: k / 10**6), min_size=1, max_size=60),
     since=st.integers(0, 900),
@@ -194,11 +195,12 @@ def test_a_sample_is_a_share_drawn_one_by_one(file):
     assert azure_llm.read(path, sample=0.25, sample_seed=1).arrival.tolist() != found.arrival.tolist()
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_what_is_kept(file):
-    """200,000 rows of 13 MB: all of them take their columns, a window and a sample of them next to nothing."""
+    """50,000 rows of 3.3 MB: all of them take their columns, a window and a sample of them next to nothing."""
     row = '{{"timestamp": {}, "input_length": 700, "output_length": 9, "hash_ids": [1, 2]}}'
-    path = file("\n".join(row.format(k) for k in range(200_000)))
-    assert path.stat().st_size > 13e6
+    path = file("\n".join(row.format(k) for k in range(50_000)))
+    assert path.stat().st_size > 3.2e6
 
     def peak(**cut):
         tracemalloc.start()
@@ -208,10 +210,10 @@ def test_memory_is_that_of_what_is_kept(file):
         finally:
             tracemalloc.stop()
 
-    count, most = peak(since=10.0, until=150.0, sample=0.01)
-    assert 1000 < count < 1900 and most < 1e6
-    count, most = peak(until=60.0)
-    assert count == 60_000 and most < 60_000 * 150  # 7 columns of 8 bytes, twice, and what growing leaves over
+    count, most = peak(since=2.5, until=37.5, sample=0.01)
+    assert 250 < count < 475 and most < 2.5e5
+    count, most = peak(until=15.0)
+    assert count == 15_000 and most < 15_000 * 150  # 7 columns of 8 bytes, twice, and what growing leaves over
 
 
 # Services -------------------------------------------------------------------------------------------------------
@@ -442,7 +444,7 @@ def test_an_unknown_model_is_named(complaints):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(content=st.binary(max_size=300) | st.text(max_size=200).map(str.encode), number=st.integers(0, 3))
 def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, number):
     reader, begin = [(azure_llm, AZURE), (burstgpt, BURST), (mooncake, MOON), (request_table, "arrival\n1\n")][number]
@@ -459,7 +461,7 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, numbe
 # Lists of different lengths -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=st.lists(st.lists(st.integers(0, 2**62), max_size=4), max_size=8), data=st.data())
 def test_ragged_is_a_list_of_lists(rows, data):
     ragged = Ragged.of(rows)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from hand_made import GPU, cluster, gpu_mode, launches, record, slow_link, three, workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from sim.errors import UnknownName, UsageError
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
@@ -117,7 +118,7 @@ def test_deadlines_are_missed_by_whatever_did_not_complete_in_time():
     assert list(found.met_deadline[:2]) == [True, False] and found.met_deadline.isna()[2]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 2, *[st.floats(0, 1e4)] * 4), min_size=1, max_size=20))
 def test_response_is_the_sum_of_its_parts(rows):
     """response = (start - arrival) + upload + compute + download + held, and held is never noise below zero."""

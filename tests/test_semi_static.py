@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_shipped_scenarios import SHIPPED, below, by_class, column, states
+from tiers import examples, spread
 
 import sim
 from policies.hybrid.lanes import Planned, kept_lanes
@@ -45,7 +46,7 @@ def make(variant):
     return SemiStatic(**deepcopy(VARIANTS[variant]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", spread(VARIANTS, 2))
 def test_variants_conform(variant):
     check_policy(functools.partial(make, variant), hash_seed=variant == "all")
 
@@ -59,7 +60,7 @@ def test_small_systems_are_planned_in_part():
     assert planned >= 5
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(systems(), st.sampled_from(["auto", 0.4]), st.sampled_from([0.0, 2.0]))
 def test_no_task_is_lost(system, reserve, slack):
     assert examine(lambda _: SemiStatic(cv=5.0, reserve=reserve, slack=slack), system) == []
@@ -294,6 +295,7 @@ def test_without_gpus_and_on_one_device(cluster, static):
 # What it gains --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_known_and_unknown():
     name = "known-and-unknown"
     plan = {"name": "as_planned", "by": "eft"}

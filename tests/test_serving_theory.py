@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from tiers import spread
 
 import sim
 from sim.results.statistics import student_interval
@@ -155,7 +156,7 @@ def inoue_bounds(rate, fixed, slope):
     return light, heavy
 
 
-@pytest.mark.parametrize("fixed_part", [0.1, 1, 10, 100])
+@pytest.mark.parametrize("fixed_part", spread([0.1, 1, 10, 100], 1))
 @pytest.mark.parametrize("load", [0.05, 0.3, 0.6, 0.9])
 def test_the_chain_keeps_inoues_bounds(load, fixed_part):
     """And they are as close as he says: the heavy one next to exact where batches are large."""
@@ -166,6 +167,7 @@ def test_the_chain_keeps_inoues_bounds(load, fixed_part):
         assert response == pytest.approx(min(bounds), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [20, 196, 400])
 def test_greedy_batch_service_is_its_markov_chain(rate):
     check_against_the_chain(rate, 40, 12)
@@ -227,6 +229,7 @@ def test_closed_loop_on_two_streams(clients):
     assert rate * tasks["response"].mean() == pytest.approx(clients, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("think", [0.05, 1.0])
 def test_closed_loop_of_thinking_clients(think):
     """Little's law for the loop: N = X (R + Z), up to the ends of the run."""

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import spread
 
 import sim
 from sim.engine.simulation import Simulation
@@ -166,7 +167,7 @@ SEPARATE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", SEPARATE, ids=str)
+@pytest.mark.parametrize("policy", spread(SEPARATE, 5), ids=str)
 def test_partitions_without_common_nodes_are_clusters_of_their_own(tmp_path, policy):
     """Each part alone, with its own jobs, does the same to the last second: nobody waits behind a head elsewhere."""
     rows = drawn_jobs(11, ["a", "b"], rate=1.5)
@@ -556,7 +557,8 @@ STOPPING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", STOPPING, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", spread(STOPPING, 4), ids=str)
 def test_limits_hold_through_stops_moves_resizes_and_failures(tmp_path, policy):
     """Every task ends in one status; its clock, begun anew after what lost its work, never passes the limit.
 

@@ -117,6 +117,7 @@ def test_limits_of_a_quality_of_service_keep_and_block_nobody(tmp_path, limit, s
     assert "quota" in {cause for *_, cause in result.record.holds}
 
 
+@pytest.mark.slow
 def test_limits_hold_at_every_instant_of_a_long_run(tmp_path):
     rows = drawn_jobs(21, [""], count=300, rate=2.0)
     random = np.random.default_rng(5)

@@ -34,6 +34,7 @@ SERVERS: dict[str, Any] = {
 COUNT = "cluster.nodes.0.count"
 
 
+@pytest.mark.slow
 def test_the_answer_of_theory():
     exact = {servers: mmc(2.0, 1.0, servers).wait_mean for servers in range(3, 7)}
     assert exact[3] > 0.2 > 0.12 > exact[4]  # far enough apart for a clear verdict
@@ -81,6 +82,7 @@ def test_verdicts_err_no_more_often_than_stated():
     assert wrong / 4000 < 0.075  # exponential means of ten are skew; of symmetric ones it is 5 %
 
 
+@pytest.mark.slow
 def test_what_is_left_open_gets_more_replications():
     exact = mmc(2.0, 1.0, 4).wait_mean
     found = sim.size(SERVERS, f"wait_mean < {exact:.6f} s", COUNT, most=4, least=4, overrides={"horizon": "20 min"})
@@ -113,6 +115,7 @@ def test_targets_that_are_none(target: str, said: str):
         sim.size(SERVERS, target, COUNT)
 
 
+@pytest.mark.slow
 def test_bad_input():
     with pytest.raises(UnknownName, match="did you mean"):
         sim.size(SERVERS, "wait_meen < 1 s", COUNT)
@@ -130,6 +133,7 @@ def test_bad_input():
         sim.size(SERVERS, "wait_mean < 1 s", COUNT, replications=1)
 
 
+@pytest.mark.slow
 def test_command_line_and_workers(tmp_path: Any):
     import yaml
 

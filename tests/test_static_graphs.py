@@ -227,6 +227,7 @@ def test_lst_by_hand():
 # Bounds -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bounds_of_independent_tasks_are_a_chain(family):
     """area ≤ linear = that of lst, by types and by lanes ≤ dual ≤ optimum ≤ lst ≤ 2 · optimum."""
@@ -384,6 +385,7 @@ def test_simulation_takes_as_long_as_planned(policy):
         assert 0 < plan.bound <= plan.makespan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("policy", COUNT_TRANSFERS)
 def test_stages_given_as_durations_are_counted(policy, overlap):
@@ -460,6 +462,7 @@ def test_types_without_lanes(counts):
     assert (schedule.makespan, bound) == (5, pytest.approx(4.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", NEW)
 def test_policies_keep_the_contract(policy):
     """On the systems of the suite whose tasks they plan; the others they refuse."""

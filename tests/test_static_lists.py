@@ -188,6 +188,7 @@ def test_heft_goes_by_both_links_between_gpus():
     assert Heft().plan(given).makespan == simulate(Heft(), given) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplex", ["half", "full"])
 @pytest.mark.parametrize("kind", ["written", "there", "bytes"])
 def test_heft_foresees_a_chain_over_switches_and_nodes(kind, duplex):
@@ -376,6 +377,7 @@ def test_no_tasks_and_one_type(policy):
     assert policy().plan(given).makespan == simulate(policy(), given) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ALL)
 def test_policies_keep_the_contract(policy):
     """On the systems of the suite whose tasks they plan; the others they refuse."""

@@ -103,6 +103,7 @@ def test_never_worse_than_the_seed_with_data(search):
         replay(search(evaluations=500), given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 def test_near_the_optimum_of_small_instances(search):
     rng = np.random.default_rng(5)
@@ -118,6 +119,7 @@ def test_near_the_optimum_of_small_instances(search):
     assert np.mean(seeds) > 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 def test_better_than_heft_on_graphs(search):
     found = []

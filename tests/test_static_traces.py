@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import sim
 from sim.cli import main
@@ -181,7 +182,7 @@ def test_files_that_are_no_text(complaints, file, reader):
     assert complaints(reader, marked + b"\xff") == ["t.txt:3:1: is not UTF-8 text (byte 0xff); save it as UTF-8"]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(alphabet="0123456789-.,e#x \n", max_size=60), st.sampled_from([hetero_dag, hcsp]))
 def test_any_text_is_a_table_or_a_list_of_problems(tmp_path_factory, text, reader):
     path = tmp_path_factory.getbasetemp() / "any.txt"

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 from yaml import safe_load
 
 import sim
@@ -518,6 +518,7 @@ def test_the_command_tells_of_failing_rows(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]  # nothing is written unasked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept", ["a worker dies once", pytest.param("a worker dies in every try", marks=pytest.mark.slow)]
 )
@@ -594,7 +595,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, work
     assert files(out) == files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", spread([1, 2], 1))
 def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     arguments = command(tmp_path, workers)[:-1]
     out = tmp_path / "s"
@@ -621,6 +622,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
 # Whoever makes the runs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_executor_gives_the_same_table():
     def found(**given: Any) -> Sweep:
         return sweep(SMALL, {RATE: "1/s..3/s log"}, sample="sobol", n=4, policies=["fcfs", "sjf"], **given)
@@ -632,6 +634,7 @@ def test_any_executor_gives_the_same_table():
         pd.testing.assert_frame_equal(other.table, alone.table, check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_policy_that_workers_cannot_load_matters_only_where_it_is_named(monkeypatch):
     """As one that was registered in a notebook, and workers elsewhere that have not its module."""
     module = ModuleType("only_here")
@@ -817,14 +820,10 @@ def test_the_first_entry_may_be_named_where_there_is_no_list():
 # What is written about it ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shipped_runs(tmp_path_factory):
-    """A cache for the runs of the shipped sweep, which several tests look at."""
-    return tmp_path_factory.mktemp("runs")
-
-
-def test_the_shipped_sweep_gives_the_figures_it_states(shipped_runs):
-    found = sweep("latency-against-load", cache=shipped_runs)
+@pytest.mark.slow
+def test_the_shipped_sweep_gives_the_figures_it_states():
+    found = sweep("latency-against-load")
+    assert found.title == "latency-against-load: 5 points × 3 policies, 5 replications each, seed 1"
     minutes = (found.pivot("policy", "workload.jobs.arrivals.rate", "response_mean") / 60).round(1)
     description = load("latency-against-load").description
     slow, fast = (" and ".join(", ".join(map(str, row)).rsplit(", ", 1)) for row in minutes.to_numpy()[[0, -1]])
@@ -841,27 +840,6 @@ PAGE = ROOT / "docs" / "sweeps.md"
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_page_run(tmp_path, monkeypatch, shipped_runs):
-    monkeypatch.chdir(tmp_path)
-    for line in "".join(blocks("console")).splitlines():
-        program, *arguments = shlex.split(line)
-        assert program == "hetsim"
-        done = call(*arguments, "--workers", "1", "--cache", str(shipped_runs))
-        assert done.exit_code == 0, f"{line}\n{done.stderr}"
-        assert done.stdout
-    assert Sweep.load(tmp_path / "runs" / "load").title == (
-        "latency-against-load: 5 points × 3 policies, 5 replications each, seed 1"
-    )
-
-
-@pytest.mark.slow
-def test_the_python_of_the_page_runs():
-    namespace: dict[str, object] = {}
-    for block in blocks("python"):
-        exec(compile(block, "sweeps.md", "exec"), namespace)
 
 
 def test_the_page_shows_the_sweep_that_ships_and_every_column():

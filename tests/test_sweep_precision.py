@@ -145,6 +145,7 @@ def test_energy_is_that_of_the_replications_which_all_policies_have(precise: Swe
         assert each["energy_tasks_j"].notna().all()
 
 
+@pytest.mark.slow
 def test_a_warm_up_is_that_of_compare():
     scenario = {**SMALL, "warmup": "auto"}
     found = sweep(scenario, OVER, policies=POLICIES, replications=12, check=True)
@@ -169,6 +170,7 @@ def test_a_warm_up_is_that_of_compare():
     assert "warmup_cut" not in again.table
 
 
+@pytest.mark.slow
 def test_both_together_are_those_of_compare():
     found = sweep(BOTH, {RATE: ["2/s"]}, policies=POLICIES)
     runs = sim.compare(BOTH, POLICIES).runs
@@ -247,6 +249,7 @@ class Backwards(Executor):
         return future
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_who_makes_the_runs(tmp_path):
     given: dict[str, Any] = {"policies": POLICIES}
     alone = sweep(BOTH, OVER, out=tmp_path / "alone", **given)
@@ -260,6 +263,7 @@ def test_the_bytes_do_not_depend_on_who_makes_the_runs(tmp_path):
     assert len(kept) == len(alone) + alone.table["replications"].sum()  # a cut a row, and its replications: no more
 
 
+@pytest.mark.slow
 def test_runs_that_end_in_another_order_are_counted_in_theirs():
     alone = sweep(BOTH, OVER, policies=POLICIES)
     other = sweep(BOTH, OVER, policies=POLICIES, executor=Backwards(), workers=1)
@@ -309,6 +313,7 @@ def test_idle_workers_get_what_is_likely_to_be_needed():
 # On disk --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     first = sweep(BOTH, OVER, policies=POLICIES, out=tmp_path / "s")
     before = files(tmp_path)
@@ -328,6 +333,7 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
         sweep(BOTH, OVER, policies=POLICIES, replications={**UNTIL, "precision": "10%"}, cache=tmp_path / "s" / "runs")
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_and_gives_the_same_bytes(tmp_path, monkeypatch):
     given: dict[str, Any] = {"policies": POLICIES}
     whole = sweep(BOTH, OVER, out=tmp_path / "whole", **given)
@@ -392,6 +398,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, work
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_policy_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     given: dict[str, Any] = {"over": {GPUS: [2, 3]}, "policies": [Odd, "fcfs"]}
     found = sweep(BOTH, out=tmp_path / "s", **given)
@@ -428,6 +435,7 @@ def test_after_a_replication_that_fails_there_are_no_more(tmp_path):
     assert files(tmp_path / "five") == files(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatch):
     real = sweep_runs.outcome_of
 
@@ -465,6 +473,7 @@ def test_the_number_of_replications_is_shown(precise: Sweep):
     ]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_that_it_is_a_lower_bound(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(json.dumps(BOTH))
@@ -486,6 +495,7 @@ def test_a_dry_run_says_that_it_is_a_lower_bound(tmp_path, monkeypatch):
     assert "bound" not in fixed
 
 
+@pytest.mark.slow
 def test_the_command_shows_it_and_a_report_says_how_to_make_it_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(json.dumps(SMALL))
@@ -500,6 +510,7 @@ def test_the_command_shows_it_and_a_report_says_how_to_make_it_again(tmp_path, m
     assert "--set &#x27;replications={precision: 0.25, metric: wait_mean, max: 40, confidence: 0.95}&#x27;" in page
 
 
+@pytest.mark.slow
 def test_progress_grows_to_its_end():
     told: list[float] = []
     over = {RATE: ["1.5/s", "2/s"], "seed": [1, 2, 3]}

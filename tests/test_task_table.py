@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tiers import examples
 
 from sim.errors import ScenarioError
 from sim.workload import task_table
@@ -132,7 +133,7 @@ def test_parquet_is_read_like_csv_and_rows_are_numbered(tmp_path):
 times = st.floats(0, 1e12) | st.just(np.inf)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(times, st.floats(0, 1e9), st.floats(0, 100)), min_size=1, max_size=8),
     st.sampled_from(["csv", "parquet"]),

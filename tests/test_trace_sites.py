@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, NODES_JSON, PHILLY, PODS_JSON, SWF
+from tiers import examples
 
 import sim
 from sim import registry
@@ -225,7 +226,7 @@ def test_lists_in_json_are_read_as_strictly_as_anywhere(file, form, text, messag
     assert message in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(cut=st.integers(1, 400), put=st.sampled_from(["", *'x",:{]}1 ']), lost=st.integers(0, 2), size=st.integers(1, 9))
 def test_members_of_damaged_json(tmp_path_factory, cut, put, lost, size):
     """Wherever a sign behind the first is lost or added: an error in the line at which json stops."""

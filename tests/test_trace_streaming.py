@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, INSTANCES, JOBS, PHILLY, SEVEN, THROUGHPUTS, WORKFLOW, pod
 from test_trace_damage import EXAMPLES as ALL
+from tiers import examples, spread
 
 from sim import registry
 from sim.cli import main
@@ -95,7 +96,7 @@ def same(one, other):
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-@pytest.mark.parametrize("rows", [2, 1000])
+@pytest.mark.parametrize("rows", spread([2, 1000], 1))
 @pytest.mark.parametrize(
     "cut",
     [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"trim": True, "time_scale": 0.3, "estimates": "perfect"}],
@@ -135,7 +136,7 @@ def test_packed_tables_are_whole(convert, monkeypatch, suffix):
     same(pd.read_csv(packed), pd.read_csv(plain))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     jobs=st.lists(
         st.tuples(
@@ -228,7 +229,7 @@ def test_a_failure_while_writing_leaves_no_file(convert, monkeypatch, tmp_path):
 # Parts of JSON files --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.text('a"\\\n{[,', max_size=4),
@@ -262,7 +263,7 @@ def test_parts_of_json_are_those_of_the_document(tmp_path_factory, value, size, 
     assert found == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(cut=st.integers(0, 1200), put=st.sampled_from(["", *'x",:{]}1 ']), lost=st.integers(0, 2))
 def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lost):
     """Wherever a sign is lost or added: an error with the line at which a reader of the whole document stops."""
@@ -281,7 +282,7 @@ def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lo
 # Joins ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9), st.integers(0, 3)), max_size=40), st.integers(1, 9))
 def test_rows_by_key_are_those_of_a_dictionary(rows, least):
     with pytest.MonkeyPatch.context() as patch:
@@ -367,7 +368,7 @@ MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400}
 """Bytes a job while a log is read, at most; elsewhere 350.  A task of PAI with fractions of GPUs is two here."""
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
 def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     read = registry.entry("traces", format_of(form))
     few, many = (large(form, count, tmp_path / f"{count}") for count in (500, 2_500))
@@ -377,7 +378,7 @@ def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     assert (taken[1] - taken[0]) / 2_000 < MOST.get(form, 350)
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
 def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     """Of four times as many jobs, of which a sample is kept, the memory is that of the sample: below 20 bytes a job."""
     read = registry.entry("traces", format_of(form))
@@ -388,6 +389,7 @@ def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     assert (taken[1] - taken[0]) / 3_000 < 20
 
 
+@pytest.mark.slow
 def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     """A hundred instances of each of 200 tasks, and a thousand: the rows that wait to be merged, and no more."""
     monkeypatch.setattr(joins, "LEAST", 1000)
@@ -400,7 +402,7 @@ def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     assert taken[1] - taken[0] < 60_000  # one more byte each would be 60,000
 
 
-@pytest.mark.parametrize("form", sorted(ROWS))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 1))
 def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, form):
     """Beside blocks of a fixed size: a byte a job, a number for its id, and its key where rows may repeat others."""
     monkeypatch.setattr(job_columns, "BLOCK", 300)

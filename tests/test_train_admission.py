@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from policies.admission.mdp_threshold import Table
@@ -116,7 +117,7 @@ MOVING = {
 FAILING = {**CROWD, "faults": [{"on": "gpu", "every": "20 min", "repair": "5 min"}]}
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "sjf", "srtf", "allox"])
+@pytest.mark.parametrize("scheduler", spread(["fcfs", "sjf", "srtf", "allox"], 1))
 @pytest.mark.parametrize("given", [CROWD, MIXED, MOVING, FAILING], ids=["crowd", "mixed", "moving", "failing"])
 def test_a_policy_meets_in_a_run_what_it_met_in_training(given, scheduler, tmp_path):
     """Bit by bit: the observations of every decision, and the tables that come of them."""
@@ -216,6 +217,7 @@ def test_estimates_can_be_the_means_of_the_classes():
 # Training ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "steps"), [("dqn", 1500), ("reinforce", 800)])
 def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):
     files = [tmp_path / name for name in ("one.npz", "two.npz", "other.npz")]
@@ -257,6 +259,7 @@ def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     assert limit == max(earned, key=earned.get) > 0
 
 
+@pytest.mark.slow
 def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged_seldom):
     beside = ["accept_all", {"name": "queue_limit", "limit": 2}, "sjf + predicted_wait"]
     training = sim.train(
@@ -344,6 +347,7 @@ def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
 # The command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_trains_admission_and_says_what_is_earned(tmp_path, monkeypatch, judged_seldom):
     monkeypatch.chdir(tmp_path)
     Path("crowd.yaml").write_text(json.dumps(CROWD))
@@ -389,12 +393,14 @@ def earned():
     return found
 
 
+@pytest.mark.slow
 def test_what_ships_is_far_above_accepting_all_and_the_best_queue_limit_on_held_out_seeds(earned):
     """Paired by replication, at 99 %: by 3 and by 0.4 a task, of about 1.7 that can be had."""
     assert student_interval(earned["learned"] - earned["accept_all"], 0.99).low > 3
     assert student_interval(earned["learned"] - earned["queue_limit"], 0.99).low > 0.4
 
 
+@pytest.mark.slow
 def test_what_ships_comes_near_the_known_optimum(earned):
     """`trunk_reservation` with the thresholds of the exact solution is the optimum of those who do not know sizes.
     At 99 % what was learned loses less than 2 % against it."""
@@ -410,6 +416,7 @@ def test_what_ships_comes_near_the_known_optimum(earned):
     assert student_interval(earned["learned"] - 0.98 * best, 0.99).low > 0
 
 
+@pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out(earned):
     text = PAGE.read_text(encoding="utf-8").partition("## Admission")[2]
     for name, values in earned.items():
@@ -431,6 +438,7 @@ def test_the_shipped_file_is_small_and_says_how_it_was_made():
     assert f"{command} --setting horizon={about['settings']['horizon']:g}" in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_description_are_what_comes_out():
     scenario = sim.load("learned-admission")
     text = " ".join(scenario.description.split())
@@ -445,6 +453,7 @@ def test_the_figures_of_the_description_are_what_comes_out():
             assert float(re.search(written[name], text)[1]) == pytest.approx(np.mean(values), abs=0.0055), name
 
 
+@pytest.mark.slow
 def test_without_a_deadline_it_is_learned_for_value(judged_seldom):
     """Of goodput no metric is defined then; of value one is."""
     free = {**CROWD, "workload": [{key: value for key, value in entry.items() if key != "slo"}

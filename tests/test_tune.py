@@ -79,6 +79,7 @@ def test_the_winner_is_judged_by_other_replications():
     assert found.difference.mean == pytest.approx((runs - before)[found.used :].mean())
 
 
+@pytest.mark.slow
 def test_the_curse_of_the_winner_is_real_and_avoided():
     """Of equal settings the chosen one's own figure is too good on average; that of the further runs is not."""
     flattered, honest = [], []
@@ -100,6 +101,7 @@ def test_hopeless_settings_leave_early():
     assert set(table["share"][table["replications"] == 6]) <= {0.5, 0.8, 1.0}
 
 
+@pytest.mark.slow
 def test_ranges_are_drawn_and_workers_change_nothing():
     def text(**given: Any) -> str:
         found = tune(SMALL, ADMIT, over={"limit": "1..40 log integer"}, n=6, first=2, final=4, **given)

@@ -1,0 +1,50 @@
+"""The quick tier leaves out what is slow, and no policy or scenario that ships."""
+
+from __future__ import annotations
+
+import pytest
+import test_admission
+import test_batching_policies
+import test_conformance
+import test_llm
+import test_properties
+import test_shipped_scenarios
+
+from policies import CATALOGUE
+from sim.scenario.shipped import shipped
+
+ELSEWHERE = {
+    "scheduler": {"learned", "replay"},  # test_learning.py, test_static_lists.py
+    "batching": {"async_linear", "serial_greedy", "continuous"},  # test_async_linear.py, test_services.py, test_llm.py
+    "admission": {"learned"},  # test_train_admission.py
+}
+"""Policies that tests of their own run in the quick tier."""
+
+
+def tried(test, position=0):
+    """The values of one parameter with which the quick tier runs a test."""
+    marks = {mark.name: mark for mark in test.pytestmark}
+    assert "slow" not in marks
+    rows = [row if hasattr(row, "marks") else pytest.param(row) for row in marks["parametrize"].args[1]]
+    quick = [row.values for row in rows if not any(mark.name == "slow" for mark in row.marks)]
+    return {values[0][position] if isinstance(values[0], tuple) else values[position] for values in quick}
+
+
+def test_it_runs_every_shipped_scenario():
+    assert tried(test_shipped_scenarios.test_runs_with_every_invariant_checked) == {one.name for one in shipped()}
+
+
+@pytest.mark.parametrize("kind", CATALOGUE)
+def test_it_runs_every_policy(kind):
+    names = {
+        "scheduler": tried(test_properties.test_every_policy_keeps_every_invariant)
+        | tried(test_properties.test_every_planner_refuses_or_keeps_every_invariant),
+        "placement": tried(test_conformance.test_registered_policies_conform, 1) - {None},
+        "batching": {
+            name.split()[0] for name in tried(test_batching_policies.test_two_services_of_each_policy_share_a_gpu)
+        },
+        "routing": tried(test_llm.test_every_router_serves_everybody),
+        "admission": tried(test_admission.test_every_admission_policy_keeps_every_invariant),
+    }[kind]
+    assert names | ELSEWHERE.get(kind, set()) == set(CATALOGUE[kind])
+    assert not names & ELSEWHERE.get(kind, set())
