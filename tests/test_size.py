@@ -212,7 +212,7 @@ def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any
 
 QUICK: dict[str, Any] = {
     **SERVERS, "horizon": "20 s", "warmup": "0 s",
-    "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 ms", "slo": "1 min",
+    "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 ms", "slo": "10 ms",
                   "count": 5}],
 }  # fmt: skip
 

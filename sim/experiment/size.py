@@ -22,6 +22,7 @@ from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from sim.results.deadlines import JUDGED_BY_DEADLINE
 from sim.results.statistics import deviation, student_quantile
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, metric_name, several, units_of
 
@@ -252,7 +253,8 @@ def size(
         found = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.verdict == UNDEFINED for trial in trials):
-        raise UsageError(f"{aim.metric} is not defined with any {over} tried: choose another metric for the target")
+        remedy = "make the horizon longer than the deadlines, or " if aim.metric in JUDGED_BY_DEADLINE else ""
+        raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(loaded.name, over, aim, confidence, found, least, top, trials)
 
 

@@ -19,6 +19,9 @@ from sim.results import language
 if TYPE_CHECKING:
     from sim.results.metrics import Measured
 
+JUDGED_BY_DEADLINE = ("slo_attainment", "attainment_admitted", "goodput_fraction", "goodput")
+"""Metrics that are undefined where no task has a deadline before the end."""
+
 
 def due_times(record: Record) -> np.ndarray:
     """When it is decided at the latest whether each row meets its deadline; NaN where it has none.
