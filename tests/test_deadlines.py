@@ -23,6 +23,7 @@ EXPONENTIAL = {"distribution": "exponential", "mean": "1 s"}
 DUE = {
     "name": "due", "arrivals": {"process": "poisson", "rate": "0.9/s"}, "gpu_time": EXPONENTIAL, "slo": "20 s",
 }  # fmt: skip
+MANY = {**DUE, "arrivals": {"process": "poisson", "rate": "3/s"}}
 FREE = {"name": "free", "arrivals": {"process": "poisson", "rate": "0.2/s"}, "gpu_time": EXPONENTIAL}
 REQUESTS = {
     "name": "requests", "arrivals": {"process": "poisson", "rate": "5/s"}, "slo": "15 s",
@@ -63,7 +64,7 @@ def of_cohort(longer: pd.DataFrame, warmup: float = 0.0) -> dict[str, float]:
         ([DUE], "fcfs"),
         ([DUE, FREE], "sjf"),
         ([WEIGHTY, FREE], "edf"),
-        ([{**DUE, "arrivals": {"process": "poisson", "rate": "3/s"}}], {"admission": {"name": "queue_limit", "limit": 9}}),
+        ([MANY], {"admission": {"name": "queue_limit", "limit": 9}}),
         ([REQUESTS], {"batching": "serial_greedy"}),
         ([{**DUE, "patience": "10 s"}], "fcfs"),
     ],

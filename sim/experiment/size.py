@@ -23,7 +23,7 @@ from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
 from sim.results.deadlines import JUDGED_BY_DEADLINE
-from sim.results.statistics import deviation, student_quantile
+from sim.results.statistics import half_width, is_congested
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, metric_name, several, units_of
 
 if TYPE_CHECKING:
@@ -336,7 +336,10 @@ class _Search:
                 for replication in range(len(runs), count):
                     take(runs, fetch(0, replication), replication)
                     watch.finished()
-                trial = self._judge(number, runs.values[self.target.metric].to_numpy(dtype=float))
+                values = runs.column(self.target.metric)
+                if values.notna().all():
+                    values = runs.contributions(self.target.metric)
+                trial = self._judge(number, values.to_numpy(dtype=float))
                 if trial.verdict != OPEN:
                     break
         assert trial is not None
@@ -352,6 +355,5 @@ class _Search:
             return Trial(number, len(values), mean, half, self.target.judge(mean, half))
         mean, half = float(values.mean()), math.nan
         if np.isfinite(values).all():
-            quantile = student_quantile(1 - self.error, len(values) - 1)
-            half = quantile * deviation(values) / math.sqrt(len(values))
+            half = half_width(values, mean if is_congested(self.target.metric) else math.inf, 1 - self.error)
         return Trial(number, len(values), mean, half, self.target.judge(mean, half))

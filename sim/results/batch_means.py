@@ -62,7 +62,7 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
             f"above {limit:.2f}), so {batches} batch means would give too narrow an interval. "
             "Make the run longer, or ask for replications"
         )
-    found = student_interval(means_of(values, batches), confidence, metric)
+    found = student_interval(means_of(values, batches), confidence)
     return Interval(metric, found.mean, found.low, found.high, confidence, batches, METHOD)
 
 

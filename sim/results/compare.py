@@ -23,7 +23,7 @@ from sim.results.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.selection import Selection
-from sim.results.statistics import paired_differences, student_interval
+from sim.results.statistics import is_congested, paired_differences, student_interval
 from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
 
 if TYPE_CHECKING:
@@ -323,8 +323,10 @@ def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """The metric by replication (rows) and policy (columns), over the replications all have."""
+    """What the replications that all have contribute to the metric (rows), by policy (columns)."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
+    common = set.intersection(*(set(column.index) for column in columns.values()))
+    columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
     if metric in ("energy_j", "energy_idle_j"):
         ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
         columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}
@@ -338,7 +340,8 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
     """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
-    differences, left_out = [], []
+    differences, left_out, levels = [], [], []
+    congested = is_congested(metric)
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
         finite = np.isfinite(both).all(axis=1)
@@ -347,8 +350,11 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
         difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
         differences.append(difference)
         left_out.append(len(both) - int(finite.sum()))
+        levels.append(float(np.abs(both[finite].mean(axis=0)).max()) if congested and finite.any() else math.inf)
     # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
-    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
+    told = [number for number, out in enumerate(left_out) if not out]
+    tested = [differences[number] for number in told], confidence, [levels[number] for number in told]
+    whole = iter(paired_differences(*tested))
     findings = []
     for (policy, other, _), out in zip(pairs, left_out, strict=True):
         if out:

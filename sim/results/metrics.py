@@ -421,8 +421,8 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan", "cache_hit_fraction", "gpu_seconds",
-        "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
+        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan",
+        "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip
 """Metrics of which neither more nor less is better: compared, but never won.

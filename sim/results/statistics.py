@@ -5,18 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sim.errors import UsageError
 
+Floats = Any
+"""A number, or an array of them."""
+
+
+SKEW = 6.0
+"""Of a run's mean wait, as a multiple of its coefficient of variation: 5 to 7 for M/M/1 and gamma gaps at loads of 0.5
+to 0.9, whatever the length of the run (benchmarks/coverage.py)."""
+LEAST_FREEDOM = 1.5
+
+_CONGESTED = (
+    "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "rho_max", "rho_mean", "rho_p95",
+    "queue_length", "jobs_in_system",
+)  # fmt: skip
+
+
+def is_congested(metric: str) -> bool:
+    """Is it a time or a number of customers that congestion drives, and therefore skewed (`freedom`)?"""
+    return metric.startswith(_CONGESTED)
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for the expectation of a replication's value of one metric (Student t).
+    """A confidence interval for one metric (Student t); what it is for: `sim.results.estimands`.
 
-    Of a percentile: for the expectation of the replication's percentile.  `method` says whether the n values are of
-    replications or batches of one run (`sim.results.batch_means`).
+    `method` says whether the n values are of replications or batches of one run (`sim.results.batch_means`).
     """
 
     metric: str
@@ -50,19 +69,46 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
     mean = float(array.mean()) if count else math.nan
     if count < 2 or not np.isfinite(array).all():
         return Interval(metric, mean, math.nan, math.nan, confidence, count)
-    half = student_quantile(0.5 + confidence / 2, count - 1) * deviation(array) / math.sqrt(count)
+    half = half_width(array, mean if is_congested(metric) else math.inf, 0.5 + confidence / 2)
     return Interval(metric, mean, mean - half, mean + half, confidence, count)
 
 
-def student_quantile(share: float, freedom: int) -> float:
+def half_width(values: np.ndarray, level: float, share: float) -> float:
+    """Of the t interval whose ends are quantiles of this share; `level` as in `freedom`."""
+    count, spread = len(values), deviation(values)
+    return student_quantile(share, float(freedom(spread, level, count))) * spread / math.sqrt(count)
+
+
+def freedom(spread: Floats, level: Floats, count: int) -> Floats:
+    """Degrees of freedom of the standard deviation of `count` values which congestion has skewed.
+
+    Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
+    their mean is, and Student's interval too narrow.  How skewed the values are ten of them cannot tell; but in a queue
+    skewness is about `SKEW` times the coefficient of variation, spread / level, and the kurtosis κ of values so skewed
+    1.5 times its square (the gamma family's).  The variance of the variance then is that of normal values times
+    1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees of freedom (Box 1953; Satterthwaite 1946).
+    Long runs have a small spread, and all n - 1; so have values with a `level` of inf, of which no skew is supposed.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        kurtosis = 1.5 * (SKEW * np.divide(spread, level)) ** 2
+        left = (count - 1) / (1 + kurtosis * (count - 1) / (2 * count))
+    return np.where(np.isnan(left), count - 1, np.maximum(left, min(LEAST_FREEDOM, count - 1)))
+
+
+def student_quantile(share: float, freedom: float) -> float:
     """The quantile of Student's t distribution."""
+    return float(student_quantiles(share, freedom))
+
+
+def student_quantiles(share: float, freedom: Floats) -> Floats:
+    """The same for many numbers of degrees of freedom."""
     # Not scipy.stats: importing it takes as long as a small run, and single runs need neither.
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, share))
+    return stdtrit(freedom, share)
 
 
-def student_tail(value: float, freedom: int) -> float:
+def student_tail(value: float, freedom: float) -> float:
     """The probability that Student's t exceeds a value."""
     from scipy.special import stdtr
 
@@ -104,33 +150,39 @@ class Difference:
     n: int
 
 
-def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[Difference]:
+def paired_differences(
+    pairs: Sequence[np.ndarray], confidence: float = 0.95, levels: Sequence[float] | None = None
+) -> list[Difference]:
     """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
+
+    `levels`: of each, the size of what is compared if congestion has skewed it, else inf (`freedom`).
 
     The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
     is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows
     the first that fails keeps that level.
     """
     found = []
-    for values in pairs:
+    for values, level in zip(pairs, [math.inf] * len(pairs) if levels is None else levels, strict=True):
         count, mean = len(values), float(values.mean()) if len(values) else math.nan
-        error = deviation(values) / math.sqrt(count) if count >= 2 else math.nan
+        spread = deviation(values)
+        error = spread / math.sqrt(count) if count >= 2 else math.nan
+        left = float(freedom(spread, level, count)) if count >= 2 else math.nan
         if math.isnan(error):
             p = math.nan
         elif error == 0:
             p = 1.0 if mean == 0 else 0.0
         else:
-            p = 2 * student_tail(abs(mean) / error, count - 1)
-        found.append((mean, error, p, count))
+            p = 2 * student_tail(abs(mean) / error, left)
+        found.append((mean, error, p, left))
     testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
-    result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
+    result = [Difference(mean, math.nan, p, False, len(v)) for (mean, _, p, _), v in zip(found, pairs, strict=True)]
     level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
-        mean, error, p, count = found[index]
+        mean, error, p, left = found[index]
         if holds:
             level = (1 - confidence) / (len(testable) - step)
             holds = p <= level
-        half = student_quantile(1 - level / 2, count - 1) * error
+        half = student_quantile(1 - level / 2, left) * error
         adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
-        result[index] = Difference(mean, half, adjusted, holds, count)
+        result[index] = Difference(mean, half, adjusted, holds, len(pairs[index]))
     return result

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sim.results.metrics import HIGHER_IS_BETTER
-from sim.results.statistics import Difference, Interval, paired_differences, student_interval
+from sim.results.statistics import Difference, Interval, is_congested, paired_differences, student_interval
 from sim.results.wording import formatter, gap, metric_name, several, units_of
 
 
@@ -38,8 +38,8 @@ class Tuning:
     """What `sim.tune` found.  Attributes:
 
     settings       all that were tried, the present one last; `best` is the number of the winner
-    ours, present  values of the metric under the winner and under the present setting, in `len(ours)` further
-                   replications that had no part in the choice: numbers `used` and on
+    ours, present  contributions to the metric (`sim.results.estimands`) under the winner and under the present
+                   setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
     policy         the winner as a scenario writes it under `policy:`
     """
 
@@ -83,7 +83,9 @@ class Tuning:
     @cached_property
     def difference(self) -> Difference:
         """Winner - present setting, paired by replication."""
-        return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
+        ours, present = np.asarray(self.ours), np.asarray(self.present)
+        level = max(abs(ours.mean()), abs(present.mean())) if is_congested(self.metric) else math.inf
+        return paired_differences([ours - present], self.confidence, [level])[0]
 
     @property
     def flattered(self) -> float:
