@@ -15,10 +15,10 @@ Floats = Any
 """A number, or an array of them."""
 
 
-SKEW = 6.0
-"""Of a run's mean wait, as a multiple of its coefficient of variation: 5 to 7 for M/M/1 and gamma gaps at loads of 0.5
-to 0.9, whatever the length of the run (benchmarks/coverage.py)."""
-LEAST_FREEDOM = 1.5
+SKEW = 6.5
+"""Of the contributions of runs to a mean wait, as a multiple of their coefficient of variation: 6 to 7 for gamma gaps
+(scv 4) at loads of 0.5 to 0.8."""
+EXPONENTIAL_KURTOSIS = 6.0
 
 _CONGESTED = (
     "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "rho_max", "rho_mean", "rho_p95",
@@ -84,15 +84,15 @@ def freedom(spread: Floats, level: Floats, count: int) -> Floats:
 
     Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
     their mean is, and Student's interval too narrow.  How skewed the values are ten of them cannot tell; but in a queue
-    skewness is about `SKEW` times the coefficient of variation, spread / level, and the kurtosis κ of values so skewed
-    1.5 times its square (the gamma family's).  The variance of the variance then is that of normal values times
-    1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees of freedom (Box 1953; Satterthwaite 1946).
+    skewness is about `SKEW` times the coefficient of variation, spread / level, and the excess kurtosis κ of values so
+    skewed 1.5 times its square (the gamma family's; at most that of the exponential distribution).  The variance of the
+    variance then is that of normal values times 1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees
+    of freedom (Box 1953; Satterthwaite 1946).  Coverage so reached: benchmarks/coverage.py.
     Long runs have a small spread, and all n - 1; so have values with a `level` of inf, of which no skew is supposed.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        kurtosis = 1.5 * (SKEW * np.divide(spread, level)) ** 2
-        left = (count - 1) / (1 + kurtosis * (count - 1) / (2 * count))
-    return np.where(np.isnan(left), count - 1, np.maximum(left, min(LEAST_FREEDOM, count - 1)))
+        kurtosis = np.minimum(1.5 * (SKEW * np.divide(spread, level)) ** 2, EXPONENTIAL_KURTOSIS)
+    return (count - 1) / (1 + np.nan_to_num(kurtosis) * (count - 1) / (2 * count))
 
 
 def student_quantile(share: float, freedom: float) -> float:
