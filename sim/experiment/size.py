@@ -53,7 +53,7 @@ _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or another relation: what the expectation of a replication's value has to be.
+    """`metric < value`, or another relation: what the estimate of a metric has to be.
 
     `strict`: the value itself does not do (< and >).
     """
@@ -230,7 +230,7 @@ def size(
 ) -> Sizing:
     """The smallest value of the key `over`, a whole number, with which a scenario meets a target.
 
-    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of the expectation of a replication's value.
+    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate.
     over: a path as in `--set`, such as `cluster.nodes.0.count`.
     least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.
     replications: of the first look at a size; where they leave it open, there are four times as many for the second.

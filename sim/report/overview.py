@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Outcome = Result | Replications
 
 INFINITE = "∞: unfinished tasks count as +∞"
+OF_MEANS = "of means and shares of tasks: over all tasks of all replications"
 OF_PERCENTILES = "of p95: of a replication's 95th percentile"
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
@@ -131,7 +132,7 @@ def _method(outcome: Outcome) -> list[str]:
         return []
     said = list(outcome.remarks)
     if len(outcome) > 1 and not outcome.identical:
-        said.insert(0, f"± are 95 % intervals for the expectation of one replication's value ({OF_PERCENTILES})")
+        said.insert(0, f"± are 95 % intervals ({OF_MEANS}; {OF_PERCENTILES})")
     return ["", *(line for text in said for line in terminal.wrapped(text, indent=2))] if said else []
 
 
