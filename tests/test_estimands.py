@@ -1,4 +1,4 @@
-"""Intervals over replications: of means over customers for the ratio of expectations, with degrees of freedom for skew."""
+"""Intervals over replications: means over customers estimate a ratio of expectations; degrees of freedom for skew."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.results.estimands import contributions, ratio_contributions, weight_of
 from sim.results.metrics import metrics
 from sim.results.replications import Replications
 from sim.results.selection import Race
-from sim.results.statistics import freedom, paired_differences, student_interval, student_quantile
+from sim.results.statistics import freedom, student_interval, student_quantile
 
 
 def test_contributions_are_the_jackknife_by_hand():
@@ -66,13 +66,6 @@ def test_an_interval_of_waits_is_wider_where_runs_differ_much_and_only_there():
     assert student_interval(values, metric="gpu_utilisation").half_width == plain.half_width
     far = student_interval(1e4 + values, metric="wait_mean")
     assert far.half_width == pytest.approx(plain.half_width, rel=1e-5)
-
-
-def test_a_difference_to_nothing_is_the_interval_of_the_one():
-    """A policy against one whose waits are 0: the difference is as skewed as the waits."""
-    values = np.array([8.0, 10.0, 13.0, 9.0])
-    found = paired_differences([values], levels=[float(values.mean())])[0]
-    assert found.half_width == pytest.approx(student_interval(values, metric="wait_mean").half_width)
 
 
 BURSTY: dict[str, Any] = {

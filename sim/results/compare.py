@@ -23,7 +23,7 @@ from sim.results.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.selection import Selection
-from sim.results.statistics import is_congested, paired_differences, student_interval
+from sim.results.statistics import paired_differences, student_interval
 from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
 
 if TYPE_CHECKING:
@@ -340,8 +340,7 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
     """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
-    differences, left_out, levels = [], [], []
-    congested = is_congested(metric)
+    differences, left_out = [], []
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
         finite = np.isfinite(both).all(axis=1)
@@ -350,11 +349,8 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
         difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
         differences.append(difference)
         left_out.append(len(both) - int(finite.sum()))
-        levels.append(float(np.abs(both[finite].mean(axis=0)).max()) if congested and finite.any() else math.inf)
     # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
-    told = [number for number, out in enumerate(left_out) if not out]
-    tested = [differences[number] for number in told], confidence, [levels[number] for number in told]
-    whole = iter(paired_differences(*tested))
+    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
     findings = []
     for (policy, other, _), out in zip(pairs, left_out, strict=True):
         if out:

@@ -150,39 +150,34 @@ class Difference:
     n: int
 
 
-def paired_differences(
-    pairs: Sequence[np.ndarray], confidence: float = 0.95, levels: Sequence[float] | None = None
-) -> list[Difference]:
+def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[Difference]:
     """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
-
-    `levels`: of each, the size of what is compared if congestion has skewed it, else inf (`freedom`).
 
     The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
     is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows
-    the first that fails keeps that level.
+    the first that fails keeps that level.  All n - 1 degrees of freedom count here: where congestion skews differences
+    (`freedom`), their interval errs at the end that is far from zero, and no difference is shown too often.
     """
     found = []
-    for values, level in zip(pairs, [math.inf] * len(pairs) if levels is None else levels, strict=True):
+    for values in pairs:
         count, mean = len(values), float(values.mean()) if len(values) else math.nan
-        spread = deviation(values)
-        error = spread / math.sqrt(count) if count >= 2 else math.nan
-        left = float(freedom(spread, level, count)) if count >= 2 else math.nan
+        error = deviation(values) / math.sqrt(count) if count >= 2 else math.nan
         if math.isnan(error):
             p = math.nan
         elif error == 0:
             p = 1.0 if mean == 0 else 0.0
         else:
-            p = 2 * student_tail(abs(mean) / error, left)
-        found.append((mean, error, p, left))
+            p = 2 * student_tail(abs(mean) / error, count - 1)
+        found.append((mean, error, p, count))
     testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
-    result = [Difference(mean, math.nan, p, False, len(v)) for (mean, _, p, _), v in zip(found, pairs, strict=True)]
+    result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
     level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
-        mean, error, p, left = found[index]
+        mean, error, p, count = found[index]
         if holds:
             level = (1 - confidence) / (len(testable) - step)
             holds = p <= level
-        half = student_quantile(1 - level / 2, left) * error
+        half = student_quantile(1 - level / 2, count - 1) * error
         adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
-        result[index] = Difference(mean, half, adjusted, holds, len(pairs[index]))
+        result[index] = Difference(mean, half, adjusted, holds, count)
     return result

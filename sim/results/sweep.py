@@ -74,8 +74,8 @@ class Sweep:
     """A sweep.  Attributes:
 
     table            a row a point and policy: its keys, and metrics with the ends of their 95 % intervals
-    by_replication   the metrics of every replication, a row each; columns that begin with _ are the numbers of customers
-                     over which they are means
+    by_replication   the metrics of every replication, a row each; columns that begin with _ are the numbers of
+                     customers over which they are means
     keys             names of what was swept besides the policy
     metrics          those asked for, which are shown first
     points           the values of every point as they were written, a row a point

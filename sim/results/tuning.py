@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sim.results.metrics import HIGHER_IS_BETTER
-from sim.results.statistics import Difference, Interval, is_congested, paired_differences, student_interval
+from sim.results.statistics import Difference, Interval, paired_differences, student_interval
 from sim.results.wording import formatter, gap, metric_name, several, units_of
 
 
@@ -83,9 +83,7 @@ class Tuning:
     @cached_property
     def difference(self) -> Difference:
         """Winner - present setting, paired by replication."""
-        ours, present = np.asarray(self.ours), np.asarray(self.present)
-        level = max(abs(ours.mean()), abs(present.mean())) if is_congested(self.metric) else math.inf
-        return paired_differences([ours - present], self.confidence, [level])[0]
+        return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
 
     @property
     def flattered(self) -> float:
