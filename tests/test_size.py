@@ -165,7 +165,7 @@ def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.Monke
     assert [trial.replications for trial in found.trials] == [12]
     assert made == [(3, replication) for replication in range(12)]
     again = sim.run(short, overrides={COUNT: 3}, replications=12)
-    assert found.trials[0].mean == again.values["wait_mean"].mean()
+    assert found.trials[0].mean == again.interval("wait_mean").mean
 
 
 def test_progress_never_goes_back():
