@@ -4,7 +4,9 @@ M/M/1 at load 0.9, nominal 95 %: exact mean wait 9 s, exact 95th percentile of t
 Every interval is made from runs of its own, by the code that `hetsim run` uses; coverage is the share of intervals
 that hold the exact value, ± two standard errors.
 
-engine        the waits of the recursion below are those of the simulator
+engine        the waits of the recursions below are those of the simulator
+bursty        4,000 sets of ten replications of about 1,700 customers, counted by time: gamma gaps, a server that breaks
+              down, M/M/1; the estimate that `hetsim run` makes, and beside it Student's t of the replications' means
 replications  Student's intervals over replications, with and without the warm-up cut automatically
 percentile    the same for the 95th percentile of the response
 precision     replications that go on until ± 10 % is reached
@@ -29,9 +31,11 @@ from benchmarks.engine import fleet
 from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
 from sim.errors import UsageError
 from sim.results.batch_means import batch_interval
+from sim.results.estimands import ratio_contributions
 from sim.results.statistics import Interval, normal_quantile, student_interval
 from sim.results.warmup import PILOT, WarmupSeries
 from sim.scenario.schema import LEAST_FOR_PRECISION
+from sim.theory import gim1
 
 LOAD = 0.9
 WAIT = LOAD / (1 - LOAD)
@@ -48,9 +52,10 @@ class Sizes:
     lengths: tuple[int, ...] = (1_000, 10_000, 100_000)
     one_run: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     numbers: tuple[int, ...] = (5, 10, 30)
+    sets: int = 4_000
 
 
-QUICK = Sizes(40, 20, (1_000,), (10_000,), (10,))
+QUICK = Sizes(40, 20, (1_000,), (10_000,), (10,), 20)
 
 
 def run(customers: int, draw: np.random.Generator, load: float = LOAD) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,9 +95,121 @@ def engine_figures(sizes: Sizes) -> Iterator[Row]:
     given = fleet(customers, 1, load=LOAD)
     tasks = given.tasks
     record = Simulation(given).run()
+    for name, setting in BURSTY.items():
+        off = _off_the_engine(setting)
+        yield Row(f"engine and lockstep, {name}", f"waits differ by {off:.1g} s", "≤ 1e-6 s", off <= 1e-6)
     walk = np.concatenate([[0.0], np.cumsum(tasks.time[:-1, 0] - np.diff(tasks.arrival))])
     off = float(np.abs(record.start - tasks.arrival - (walk - np.minimum.accumulate(walk))).max())
     yield Row(f"engine and recursion, {customers:,} customers", f"waits differ by {off:.1g} s", "≤ 1e-6 s", off <= 1e-6)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One server with exponential service of mean 1 s; gamma gaps, and faults after which a task begins again."""
+
+    rate: float
+    scv: float = 1.0
+    between: float = math.inf
+    lasting: float = 0.0
+    exact: float | None = None
+
+    def gaps(self, draw: np.random.Generator, size: int) -> np.ndarray:
+        return draw.gamma(1 / self.scv, self.scv / self.rate, size)
+
+
+def _gamma_wait(rate: float, scv: float) -> float:
+    return gim1(rate, 1.0, lambda s: -math.expm1(-math.log1p(s * scv / rate) / scv)).wait_mean
+
+
+BURSTY = {
+    "gamma gaps, scv 4, load 0.8": Setting(0.8, 4.0, exact=_gamma_wait(0.8, 4.0)),
+    "gamma gaps, scv 4, load 0.5": Setting(0.5, 4.0, exact=_gamma_wait(0.5, 4.0)),
+    "M/M/1, load 0.8": Setting(0.8, exact=4.0),
+    "faults every 100 s for 5 s, load 0.7": Setting(0.7, between=100.0, lasting=5.0),
+}
+CUSTOMERS, SETTLED, REPLICATIONS = 1_700, 2_000, 10
+"""Customers of a run in the mean, and of its warm-up; runs of a set."""
+
+
+class Lockstep:
+    """Many runs of such a server at once, a customer of each at a time."""
+
+    def __init__(self, setting: Setting, runs: int, draw: np.random.Generator):
+        self.setting, self.draw, self.runs = setting, draw, runs
+        self.arrival, self.free = np.zeros(runs), np.zeros(runs)
+        self.fault, self.repair = np.full(runs, math.inf), np.full(runs, math.inf)
+        self.faults: list[tuple[float, float]] = []
+        if math.isfinite(setting.between):
+            self._next_fault(np.zeros(runs), np.ones(runs, dtype=bool))
+
+    def _next_fault(self, since: np.ndarray, which: np.ndarray) -> None:
+        number = int(which.sum())
+        self.fault[which] = since[which] + self.draw.exponential(self.setting.between, number)
+        self.repair[which] = self.fault[which] + self.draw.exponential(self.setting.lasting, number)
+        if self.runs == 1:
+            self.faults.append((float(self.fault[0]), float(self.repair[0])))
+
+    def step(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrival, wait and service of the next customer of each run."""
+        self.arrival = self.arrival + self.setting.gaps(self.draw, self.runs)
+        service = self.draw.exponential(1.0, self.runs)
+        begin = np.maximum(self.arrival, self.free)
+        first = np.full(self.runs, math.nan)
+        going = np.ones(self.runs, dtype=bool)
+        while going.any():
+            past = going & (self.repair <= begin)
+            while past.any():
+                self._next_fault(self.repair.copy(), past)
+                past = going & (self.repair <= begin)
+            begin = np.where(going & (self.fault <= begin), self.repair, begin)
+            first = np.where(np.isnan(first) & ~(self.fault <= begin), begin, first)
+            going &= (self.fault <= begin) | (self.fault < begin + service)
+            begin = np.where(going, self.repair, begin)
+        self.free = begin + service
+        return self.arrival, first - self.arrival, service
+
+
+def run_sums(setting: Setting, runs: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Of each run the sum of the waits, and the number, of the customers that arrive in its window."""
+    served = Lockstep(setting, runs, draw)
+    begin, end = SETTLED / setting.rate, (SETTLED + CUSTOMERS) / setting.rate
+    sums, numbers = np.zeros(runs), np.zeros(runs)
+    while served.arrival.min() < end:
+        arrival, wait, _ = served.step()
+        inside = (arrival >= begin) & (arrival < end)
+        sums += np.where(inside, wait, 0.0)
+        numbers += inside
+    return sums, numbers
+
+
+def _off_the_engine(setting: Setting, customers: int = 2_000) -> float:
+    """By how much waits differ where the engine has the same arrivals, services and faults."""
+    from sim.engine.simulation import Simulation
+    from sim.model.faults import FaultEvent
+
+    given = fleet(customers, 1)
+    served = Lockstep(setting, 1, streams("engine", customers))
+    told = np.array([[float(one[0]) for one in served.step()] for _ in range(customers)])
+    given.tasks.arrival[:], given.tasks.time[:, 0] = told[:, 0], told[:, 2]
+    gpu = next(number for number, device in enumerate(given.cluster.devices) if device.type.kind != "cpu")
+    for fault, repair in served.faults:
+        given.faults += [FaultEvent(fault, gpu, "down"), FaultEvent(repair, gpu, "up")]
+    record = Simulation(given).run()
+    return float(np.abs(record.start - given.tasks.arrival - told[:, 1]).max())
+
+
+def bursty_figures(sizes: Sizes) -> Iterator[Row]:
+    """Intervals for the mean wait over customers, whose number differs from run to run."""
+    for name, setting in BURSTY.items():
+        sums, numbers = run_sums(setting, sizes.sets * REPLICATIONS, streams("bursty", *name.encode()))
+        exact = setting.exact or float(sums.sum() / numbers.sum())  # of 40,000 runs: good to 0.2 %
+        values, counts = (column.reshape(-1, REPLICATIONS) for column in (sums / numbers, numbers))
+        given = ratio_contributions(values, counts)
+        share, text = coverage([student_interval(row, NOMINAL, "wait_mean") for row in given], exact)
+        yield Row(name, text, "94 to 96.5 %", 0.94 <= share <= 0.965)
+        plain = coverage([student_interval(row, NOMINAL) for row in values], exact)[1]
+        bias = 100 * (values.mean() / exact - 1)
+        yield Row("  means of replications, Student's t", f"{plain}, bias {bias:+.1f} %")
 
 
 def replication_figures(sizes: Sizes) -> Iterator[Row]:
@@ -103,8 +220,8 @@ def replication_figures(sizes: Sizes) -> Iterator[Row]:
             for repeat in range(sizes.intervals if customers < 100_000 else sizes.long_intervals):
                 draw = streams("replications", customers, number, repeat)
                 runs = [run(customers, draw) for _ in range(number)]
-                plain.append(student_interval([wait.mean() for _, wait, _ in runs], NOMINAL))
-                cut.append(student_interval(_cut_means(runs), NOMINAL))
+                plain.append(student_interval([wait.mean() for _, wait, _ in runs], NOMINAL, "wait_mean"))
+                cut.append(student_interval(_cut_means(runs), NOMINAL, "wait_mean"))
             for name, found in (("", plain), (", warm-up auto", cut)):
                 share, text = coverage(found, WAIT)
                 wanted = customers >= 100_000
@@ -128,7 +245,8 @@ def percentile_figures(sizes: Sizes) -> Iterator[Row]:
         for repeat in range(sizes.intervals if customers < 100_000 else sizes.long_intervals):
             draw = streams("percentile", customers, repeat)
             runs = [run(customers, draw) for _ in range(10)]
-            found.append(student_interval([np.quantile(wait + service, 0.95) for _, wait, service in runs], NOMINAL))
+            values = [np.quantile(wait + service, 0.95) for _, wait, service in runs]
+            found.append(student_interval(values, NOMINAL, "response_p95"))
         yield Row(f"p95, 10 replications of {customers:,}", coverage(found, P95)[1])
 
 
@@ -142,7 +260,7 @@ def precision_figures(sizes: Sizes) -> Iterator[Row]:
             while True:
                 means.append(float(run(customers, draw)[1].mean()))
                 if len(means) >= LEAST_FOR_PRECISION:
-                    interval = student_interval(means, NOMINAL)
+                    interval = student_interval(means, NOMINAL, "wait_mean")
                     if interval.half_width <= 0.1 * interval.mean:
                         break
             found.append(interval)
@@ -188,6 +306,7 @@ def customers_for(load: float, precision: float, confidence: float = NOMINAL) ->
 
 FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "engine": engine_figures,
+    "bursty": bursty_figures,
     "replications": replication_figures,
     "percentile": percentile_figures,
     "precision": precision_figures,

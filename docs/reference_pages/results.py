@@ -13,7 +13,7 @@ UNITS: list[tuple[str, str]] = [
     (r"_fraction|attainment|utilisation|allocation|fragmentation|_share$", "share"),
     (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
     (r"throughput|goodput|output_rate", "1/s"),
-    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|unfinished)$", "tasks"),
+    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|unfinished|deadline_after_end)$", "tasks"),
     (r"preemptions|migrations", "count"),
     (r"response|wait|makespan|ttft|tpot", "s"),
 ]  # fmt: skip
@@ -36,7 +36,7 @@ TASKS = {
     "status": "completed, rejected, expired, failed or unfinished", "reason": "why, where it did not complete",
     "preemptions": "stops", "migrations": "moves to other devices or modes",
     "deadline": "absolute deadline; missing where there is none",
-    "met_deadline": "completed in time; missing where there is no deadline",
+    "met_deadline": "completed in time; missing where there is no deadline, or only one after the end of the run",
     "energy_j": "joules above idle of its work that counted",
     "cost": "price × share held × time, where the cluster has prices",
     "ttft": "time from arrival to the first token, of requests to language models",

@@ -39,9 +39,9 @@ def size(
 ) -> None:  # fmt: skip
     """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target.
 
-    The target is about the expectation of a replication's value. Found by bisection, which supposes that more is
-    never worse. Exit code 4 if no size within --from and --to is shown to meet the target; what was tried is printed
-    all the same.
+    The target is about what replications estimate, not about one of them. Found by bisection, which supposes that
+    more is never worse. Exit code 4 if no size within --from and --to is shown to meet the target; what was tried is
+    printed all the same.
     """
     from sim.experiment.size import size as search
 

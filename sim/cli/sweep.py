@@ -183,7 +183,7 @@ def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
         lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR keeps them, --json prints them)")
     lines += ["", *_best(outcome)]
     if "response_mean_ci_low" in outcome.table:
-        lines.append("± are 95 % intervals for the expectation of one replication's value")
+        lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
     console.lines([*lines, *(line for text in outcome.remarks for line in terminal.wrapped(text, indent=2))])
 
 

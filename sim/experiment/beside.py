@@ -33,7 +33,10 @@ def simulate(
     scenario: Scenario, rows: list[Row], *, confidence: float = 0.95, replications: int | None = None, **running: Any
 ) -> list[Beside]:
     """The scenario's own replications, ten if it has none, and their intervals for the predicted figures."""
+    import numpy as np
+
     from sim.experiment.run import run
+    from sim.results.estimands import ratio_contributions, weight_of
     from sim.results.replications import Replications
     from sim.results.statistics import student_interval
 
@@ -51,14 +54,17 @@ def simulate(
     found = []
     for row in rows:
         if row.class_ and row.metric == "loss":
-            values = [float(((table["rejected"] + table["expired"]) / table["tasks"])[row.class_]) for table in tables]
-            interval = student_interval(values, confidence, row.metric)
+            lost = np.array([float((table["rejected"] + table["expired"])[row.class_]) for table in tables])
+            came = np.array([float(table["tasks"][row.class_]) for table in tables])
+            interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
         elif row.class_:
-            values = [float(table[row.metric][row.class_]) for table in tables]
-            interval = student_interval(values, confidence, row.metric)
+            values = np.array([float(table[row.metric][row.class_]) for table in tables])
+            done = np.array([float(table["completed"][row.class_]) for table in tables])
+            mean = weight_of(row.metric) is not None
+            interval = student_interval(ratio_contributions(values, done) if mean else values, confidence, row.metric)
         elif row.metric == "loss":
-            lost = (runs.column("rejected") + runs.column("expired")) / runs.column("tasks")
-            interval = student_interval(lost.to_numpy(), confidence, row.metric)
+            lost, came = (runs.column("rejected") + runs.column("expired")).to_numpy(), runs.column("tasks").to_numpy()
+            interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
         else:
             interval = runs.interval(row.metric, confidence)
         found.append(Beside(row, interval))
@@ -68,4 +74,4 @@ def simulate(
 def metrics_of_tasks(rows: list[Row]) -> list[str]:
     """Those that are wanted of each class."""
     named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
-    return [*named, "rejected", "expired", "tasks"]
+    return [*named, "completed", "rejected", "expired", "tasks"]

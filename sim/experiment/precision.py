@@ -17,7 +17,14 @@ from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
-from sim.results.statistics import chi_square_quantile, deviation, student_quantile
+from sim.results.statistics import (
+    chi_square_quantile,
+    deviation,
+    freedom,
+    half_width,
+    is_congested,
+    student_quantile,
+)
 from sim.results.wording import metric_name, seconds
 from sim.scenario.schema import LEAST_FOR_PRECISION
 
@@ -119,7 +126,7 @@ def plan_precision(
         raise UsageError(f"a pilot takes at least 5 replications, not {pilot}: fewer tell nothing of the spread")
     loaded = prepare(scenario, policy, overrides)
     runs, spent = _pilot(Case("", loaded, seed), metric, pilot, workers, progress)
-    values = runs.column(metric).to_numpy(dtype=np.float64)
+    values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
     if runs.identical:
@@ -129,24 +136,26 @@ def plan_precision(
         raise UsageError(f"the mean of {metric} is 0: no precision relative to it")
     upper = (chi_square_quantile(0.5 - LEVEL / 2, pilot - 1), chi_square_quantile(0.5 + LEVEL / 2, pilot - 1))
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
-    number = needed(spread, mean, precision, confidence)
-    half = student_quantile(0.5 + confidence / 2, pilot - 1) * spread / math.sqrt(pilot)
-    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence) for times in LONGER}
+    share, level = 0.5 + confidence / 2, mean if is_congested(metric) else math.inf
+    number = needed(spread, mean, precision, confidence, level)
+    half = half_width(values, level, share)
+    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, level) for times in LONGER}
     return PrecisionPlan(
         metric, precision, confidence, mean, half, pilot, number,
-        needed(low, mean, precision, confidence), needed(high, mean, precision, confidence),
+        needed(low, mean, precision, confidence, level), needed(high, mean, precision, confidence, level),
         {times: many for times, many in longer.items() if number > LEAST_FOR_PRECISION and many < number},
         _length(runs), spent, workers, runs,
     )  # fmt: skip
 
 
-def needed(spread: float, mean: float, precision: float, confidence: float) -> int:
+def needed(spread: float, mean: float, precision: float, confidence: float, level: float = math.inf) -> int:
     """The least number of replications, ten or more, whose interval is narrow enough for that standard deviation."""
     if not spread:
         return LEAST_FOR_PRECISION
 
     def enough(number: int) -> bool:
-        half = student_quantile(0.5 + confidence / 2, number - 1) * spread / math.sqrt(number)
+        left = float(freedom(spread, level, number))
+        half = student_quantile(0.5 + confidence / 2, left) * spread / math.sqrt(number)
         return half <= precision * abs(mean)
 
     high = LEAST_FOR_PRECISION

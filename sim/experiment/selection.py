@@ -55,7 +55,7 @@ def run_selection(
         for label, index in number.items():
             result = simulate(fetch.cases[index], 0, check=check, watch=watch)
             runs[label] = begun(result, further)
-            race.add(label, result.metric(metric))
+            race.add(label, result.metric(metric), runs[label].count_of(metric, 0))
             watch.finished()
         for replication in range(1, most):
             watch.skipped(-len(race.left) if replication >= first else 0)
@@ -63,7 +63,7 @@ def run_selection(
                 outcome = fetch(number[label], replication)
                 take(runs[label], outcome, replication)
                 assert outcome.values is not None
-                race.add(label, outcome.values[metric])
+                race.add(label, outcome.values[metric], runs[label].count_of(metric, replication))
                 watch.finished()
             if replication + 1 == first:
                 race.start()

@@ -22,7 +22,8 @@ from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress, Told
 from sim.experiment.run import prepare
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
-from sim.results.statistics import deviation, student_quantile
+from sim.results.deadlines import JUDGED_BY_DEADLINE
+from sim.results.statistics import half_width, is_congested
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, metric_name, several, units_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or another relation: what the expectation of a replication's value has to be.
+    """`metric < value`, or another relation: what the estimate of a metric has to be.
 
     `strict`: the value itself does not do (< and >).
     """
@@ -229,7 +230,7 @@ def size(
 ) -> Sizing:
     """The smallest value of the key `over`, a whole number, with which a scenario meets a target.
 
-    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of the expectation of a replication's value.
+    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate.
     over: a path as in `--set`, such as `cluster.nodes.0.count`.
     least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.
     replications: of the first look at a size; where they leave it open, there are four times as many for the second.
@@ -252,7 +253,8 @@ def size(
         found = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.verdict == UNDEFINED for trial in trials):
-        raise UsageError(f"{aim.metric} is not defined with any {over} tried: choose another metric for the target")
+        remedy = "make the horizon longer than the deadlines, or " if aim.metric in JUDGED_BY_DEADLINE else ""
+        raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(loaded.name, over, aim, confidence, found, least, top, trials)
 
 
@@ -334,7 +336,10 @@ class _Search:
                 for replication in range(len(runs), count):
                     take(runs, fetch(0, replication), replication)
                     watch.finished()
-                trial = self._judge(number, runs.values[self.target.metric].to_numpy(dtype=float))
+                values = runs.column(self.target.metric)
+                if values.notna().all():
+                    values = runs.contributions(self.target.metric)
+                trial = self._judge(number, values.to_numpy(dtype=float))
                 if trial.verdict != OPEN:
                     break
         assert trial is not None
@@ -350,6 +355,5 @@ class _Search:
             return Trial(number, len(values), mean, half, self.target.judge(mean, half))
         mean, half = float(values.mean()), math.nan
         if np.isfinite(values).all():
-            quantile = student_quantile(1 - self.error, len(values) - 1)
-            half = quantile * deviation(values) / math.sqrt(len(values))
+            half = half_width(values, mean if is_congested(self.target.metric) else math.inf, 1 - self.error)
         return Trial(number, len(values), mean, half, self.target.judge(mean, half))

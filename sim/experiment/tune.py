@@ -30,6 +30,7 @@ from sim.experiment.sweep import cache_folder
 from sim.experiment.sweep_making import collect, hiring
 from sim.experiment.sweep_points import Row, check_all, is_sampled, rows
 from sim.experiment.sweep_runs import Job, Setup
+from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.tuning import Setting, Tuning
 from sim.scenario.policy_schema import PARTS, Policies, PolicySpec, policy_parameters
@@ -115,7 +116,7 @@ def tune(
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],
-            tuple(race.values[number]), race.errors.get(number, ""),
+            race.seen(number), race.errors.get(number, ""),
         )
         for number, row in enumerate(given)
     ]  # fmt: skip
@@ -159,7 +160,8 @@ def _whole(value: Any) -> Any:
 
 
 class _Race:
-    """Settings that are dropped by and by; `values` of each are those of its replications, in order."""
+    """Settings that are dropped by and by; `values` of each are those of its replications, in order, with the number of
+    customers over which each is a mean."""
 
     def __init__(self, base: Scenario, given: Sequence[Row], metric: str, seed: int | None, check: bool):
         self.setup = Setup(base, (metric,), check)
@@ -168,7 +170,7 @@ class _Race:
         self.hashes = Hashes(check)
         self.of_row: list[str] = []
         check_all(base, given, lambda row, one: self.of_row.append(self.hashes.scenario(one)))
-        self.values: list[list[float]] = [[] for _ in given]
+        self.values: list[list[tuple[float, float]]] = [[] for _ in given]
         self.stages = [0] * len(given)
         self.errors: dict[int, str] = {}
         self.make: Any = None
@@ -193,7 +195,7 @@ class _Race:
             left.sort(key=self._score)  # stable: of equals the first
             left = left[: math.ceil(len(left) / SHARE)]
         best = left[0]
-        if math.isinf(self._score(best)) and math.isnan(float(np.mean(self.values[best]))):
+        if math.isinf(self._score(best)) and math.isnan(float(np.mean(self.seen(best)))):
             said = f": {self.errors[best]}" if best in self.errors else ""
             raise UsageError(f"{self.metric} is not defined under any setting{said}")
         return best
@@ -212,24 +214,33 @@ class _Race:
         run = self.hashes.run(self.of_row[number], self.seed, replication)
         return Job(run, self.given[number].overrides, self.seed, replication)
 
-    def _value(self, number: int, outcome: Outcome) -> float:
+    def _value(self, number: int, outcome: Outcome) -> tuple[float, float]:
         if outcome.values is None:
             self.errors.setdefault(number, outcome.error)
-            return math.nan
-        return float(outcome.values[self.metric])
+            return math.nan, math.nan
+        return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
+
+    def seen(self, number: int) -> tuple[float, ...]:
+        """What the replications of a setting contribute to its estimate (`sim.results.estimands`)."""
+        return _contributions(self.values[number])
 
     def _score(self, number: int) -> float:
         """Less is better; a setting that fails, or leaves the metric undefined, comes last."""
-        mean = float(np.mean(self.values[number]))
+        mean = float(np.mean(self.seen(number)))
         if math.isnan(mean):
             return math.inf
         return -mean if self.metric in HIGHER_IS_BETTER else mean
 
     def further(self, number: int, begin: int, count: int) -> tuple[float, ...]:
-        """Values of replications that had no part in the choice."""
+        """Contributions of replications that had no part in the choice."""
         jobs = [self._job(number, replication) for replication in range(begin, begin + count)]
         outcomes = self.make(jobs)
-        return tuple(self._value(number, outcomes[job.run]) for job in jobs)
+        return _contributions([self._value(number, outcomes[job.run]) for job in jobs])
+
+
+def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    values, counts = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    return tuple(ratio_contributions(values, counts).tolist())
 
 
 # Names of parameters ----------------------------------------------------------------------------------------------

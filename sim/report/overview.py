@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Outcome = Result | Replications
 
 INFINITE = "∞: unfinished tasks count as +∞"
+OF_MEANS = "of means and shares of tasks: over all tasks of all replications"
 OF_PERCENTILES = "of p95: of a replication's 95th percentile"
 STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
@@ -131,7 +132,7 @@ def _method(outcome: Outcome) -> list[str]:
         return []
     said = list(outcome.remarks)
     if len(outcome) > 1 and not outcome.identical:
-        said.insert(0, f"± are 95 % intervals for the expectation of one replication's value ({OF_PERCENTILES})")
+        said.insert(0, f"± are 95 % intervals ({OF_MEANS}; {OF_PERCENTILES})")
     return ["", *(line for text in said for line in terminal.wrapped(text, indent=2))] if said else []
 
 
@@ -171,6 +172,8 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.known("slo_attainment"):
         attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
         rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
+        if figures("deadline_after_end")[0] > 0:
+            rows.append(["", f"of all but {figures.text('deadline_after_end')} whose deadline lies after the end"])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
     rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
     if figures.told("jain") and figures.told("rho_p95"):

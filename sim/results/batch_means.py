@@ -62,7 +62,7 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
             f"above {limit:.2f}), so {batches} batch means would give too narrow an interval. "
             "Make the run longer, or ask for replications"
         )
-    found = student_interval(means_of(values, batches), confidence, metric)
+    found = student_interval(means_of(values, batches), confidence)
     return Interval(metric, found.mean, found.low, found.high, confidence, batches, METHOD)
 
 
@@ -93,10 +93,11 @@ def _lag_error(count: int) -> float:
 def _values(result: Result, metric: str) -> np.ndarray:
     """What the metric is the mean of: a number a task of the window, in order of arrival."""
     tasks = result.measured.tasks
-    tasks = tasks.iloc[np.argsort(tasks["arrival"].to_numpy(), kind="stable")]
+    order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
+    tasks = tasks.iloc[order]
     columns = ["response", "wait", "slowdown", bound_name(result.bound), "ttft", "tpot"]
     if metric in SHARES:
-        return _met(tasks, metric)
+        return _met(tasks, metric, result.measured.deadline_later[order])
     if metric.removesuffix("_mean") in columns and metric.endswith("_mean"):
         column = metric.removesuffix("_mean")
         values = tasks[column].to_numpy(dtype=np.float64) if column in tasks else np.zeros(0)
@@ -107,7 +108,7 @@ def _values(result: Result, metric: str) -> np.ndarray:
     raise UsageError(f"there are no batch means of {metric}: {why}. There are of {others}; else ask for replications")
 
 
-def _met(tasks: Any, metric: str) -> np.ndarray:
+def _met(tasks: Any, metric: str, later: np.ndarray) -> np.ndarray:
     """1 for each task that met its deadline, 0 for the others that count."""
     met = tasks["met_deadline"]
     having = met.notna().to_numpy()
@@ -118,5 +119,5 @@ def _met(tasks: Any, metric: str) -> np.ndarray:
     elif metric == "attainment_admitted":
         counted = having & (tasks["status"].cat.codes.to_numpy() != REJECTED)
     else:
-        counted = np.ones(len(met), dtype=bool)
+        counted = ~later
     return met.fillna(False).to_numpy(dtype=np.float64)[counted]

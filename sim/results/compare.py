@@ -323,8 +323,10 @@ def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """The metric by replication (rows) and policy (columns), over the replications all have."""
+    """What the replications that all have contribute to the metric (rows), by policy (columns)."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
+    common = set.intersection(*(set(column.index) for column in columns.values()))
+    columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
     if metric in ("energy_j", "energy_idle_j"):
         ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
         columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}

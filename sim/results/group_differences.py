@@ -15,7 +15,7 @@ import pandas as pd
 
 from sim.errors import UnknownName
 from sim.results.compare import paired_findings
-from sim.results.groups import group_values, in_order
+from sim.results.groups import group_contributions, group_values, in_order
 from sim.results.replications import Replications
 from sim.results.result import Result
 from sim.results.wording import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
@@ -57,7 +57,7 @@ Values = Mapping[tuple[str, str], np.ndarray]
 
 
 def _paired_values(outcomes: Mapping[str, Replications | Result], by: str) -> dict[str, Values]:
-    """(group, metric) -> values of the replications that all policies have; of one where all are the same."""
+    """(group, metric) -> contributions of the replications that all policies have; of one where all are the same."""
     numbers = {label: _numbers(outcome) for label, outcome in outcomes.items()}
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(isinstance(outcome, Replications) and outcome.identical for outcome in outcomes.values()):
@@ -65,7 +65,7 @@ def _paired_values(outcomes: Mapping[str, Replications | Result], by: str) -> di
     found: dict[str, Values] = {}
     for label, outcome in outcomes.items():
         places = np.searchsorted(numbers[label], common)
-        found[label] = {key: column[places] for key, column in group_values(outcome, by).items()}
+        found[label] = group_contributions(group_values(outcome, by), places)
     return found
 
 

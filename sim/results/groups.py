@@ -22,6 +22,7 @@ from sim.errors import UsageError, suggestion
 from sim.model.record import NOT_ARRIVED, RunInput
 from sim.model.tasks import Shape
 from sim.results import metrics
+from sim.results.estimands import contributions, weight_of, weights
 from sim.results.fairness import core_demand, gpu_demand
 from sim.results.modes import ModeTable, units
 from sim.results.statistics import student_interval
@@ -200,8 +201,11 @@ def _codes_of_gpus(result: Result) -> tuple[np.ndarray, list[Any]]:
     return of_shape[record.input.tasks.shape[record.status != NOT_ARRIVED]], names
 
 
-def by_group(result: Result, grouping: Grouping) -> pd.DataFrame:
-    """Metrics of one run: index the groups that have tasks, a column a metric."""
+def by_group(result: Result, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
+    """Metrics of one run: index the groups that have tasks, a column a metric.
+
+    `weighted`: with the numbers of tasks over which they are means, for estimates (`sim.results.estimands`).
+    """
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
         metrics.metric(name, result.bound)
@@ -216,8 +220,10 @@ def by_group(result: Result, grouping: Grouping) -> pd.DataFrame:
     for number, value in enumerate(values):
         mine = rows[order[limits[number] : limits[number + 1]]]
         if len(mine):
-            found[value] = metrics.evaluate(metrics.Measured(result, mine), chosen, result.bound)
-    return pd.DataFrame.from_dict(found, orient="index", columns=list(chosen)).rename_axis(grouping.by)
+            run = metrics.Measured(result, mine)
+            found[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
+    columns = list(next(iter(found.values()), dict.fromkeys(chosen)))
+    return pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis(grouping.by)
 
 
 # Of replications ------------------------------------------------------------------------------------------------
@@ -225,7 +231,7 @@ def by_group(result: Result, grouping: Grouping) -> pd.DataFrame:
 
 def kept_values(result: Result, grouping: Grouping) -> dict[str, float]:
     """The same as flat names and numbers, which a worker process sends back."""
-    table = by_group(result, grouping)
+    table = by_group(result, grouping, weighted=True)
     return {
         _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
         for group, row in table.iterrows() for name, value in row.items()
@@ -244,7 +250,10 @@ def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
 
 
 def group_values(outcome: Result | Replications, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> the values, one a replication; NaN where it is not defined.  UsageError if not kept."""
+    """(group, metric) -> the values, one a replication; NaN where it is not defined.  UsageError if not kept.
+
+    With the numbers of tasks over which they are means, under their names, which begin with _.
+    """
     from sim.results.result import Result
 
     if isinstance(outcome, Result):
@@ -262,19 +271,31 @@ def group_values(outcome: Result | Replications, by: str) -> dict[tuple[str, str
     raise UsageError(f'of the replications no groups by "{by}" were kept: ask for by=["{by}"] (--by {by}) with the run')
 
 
+def group_contributions(
+    values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
+) -> dict[tuple[str, str], np.ndarray]:
+    """(group, metric) -> what these replications contribute to its estimate; see `group_values`."""
+    found = {}
+    for group, name in values:
+        if not name.startswith("_"):
+            own = {key: values[group, key][chosen] for key in (name, weight_of(name) or "") if (group, key) in values}
+            found[group, name] = contributions(pd.DataFrame(own), name).to_numpy(dtype=np.float64)
+    return found
+
+
 def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[str, str], float]:
     found = groupings((first or result).record.input, [by]) or [Grouping(by)]
-    table = by_group(result, found[0])
+    table = by_group(result, found[0], weighted=True)
     return {(str(group), str(name)): float(value) for group, row in table.iterrows() for name, value in row.items()}
 
 
 def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, confidence: float = 0.95) -> pd.DataFrame:
     """What is told of each group under each policy: index (group, policy), columns (metric, mean | half_width | n).
 
-    `half_width` is that of the interval for the expectation of a replication's value; NaN of one run, and where all
-    are the same.  A group that a policy's runs never had has no row.
+    `half_width` is that of the interval (for what: `sim.results.estimands`); NaN of one run, and where all are the
+    same.  A group that a policy's runs never had has no row.
     """
-    values = {label: group_values(outcome, by) for label, outcome in outcomes.items()}
+    values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
     known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
     groups = in_order(by, dict.fromkeys(group for group, _ in known))
     names = dict.fromkeys(name for _, name in known)
@@ -286,7 +307,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, conf
             index.append((group, label))
             row: list[float] = []
             for name in names:
-                found = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence)
+                found = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence, name)
                 same = getattr(outcomes[label], "identical", False)
                 row += [found.mean, math.nan if same else found.half_width, found.n]
             rows.append(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.model.record import COMPLETED, Record, RunInput
+from sim.model.record import COMPLETED, UNFINISHED, Record, RunInput
 
 
 def rows_of(run: RunInput) -> np.ndarray:
@@ -30,26 +30,64 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
         return {}
     tasks = record.input.tasks
     count = len(tasks)
-    first = np.full(count, np.nan) if record.first_token is None else record.first_token
+    first = first_tokens(record)
     further = np.full(count, np.nan)
     rows = rows_of(record.input)
-    output = np.maximum(1.0, np.rint(np.nan_to_num(np.asarray(tasks.extra["output_tokens"], dtype=float)[rows])))
+    output = _output(record, rows)
     with np.errstate(divide="ignore", invalid="ignore"):
         further[rows] = np.where(output > 1, (record.finish[rows] - first[rows]) / (output - 1), np.nan)
     return {"ttft": first - tasks.arrival, "tpot": further}
 
 
+def _output(record: Record, rows: np.ndarray) -> np.ndarray:
+    """Tokens that these requests generate."""
+    given = np.asarray(record.input.tasks.extra["output_tokens"], dtype=float)[rows]
+    return np.maximum(1.0, np.rint(np.nan_to_num(given)))
+
+
 def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that have a limit on a time of tokens, and rows that kept all they have (one token has no `tpot`)."""
+    """Rows that have a limit on a time of tokens, and rows that kept all they have (one token has no `tpot`).
+
+    A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.
+    """
     count = len(record.status)
-    limited, kept = np.zeros(count, bool), np.ones(count, bool)
+    limited, kept = np.zeros(count, bool), record.status == COMPLETED
+    begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
     for service in record.input.language:
         rows = service.rows
+        if not np.isfinite(service.tpot):
+            kept[rows] |= begun[rows]
         for name, limit in (("ttft", service.ttft), ("tpot", service.tpot)):
             if np.isfinite(limit):
                 limited[rows] = True
                 kept[rows] &= ~(times[name][rows] > limit)
-    return limited, kept & (record.status == COMPLETED)
+    return limited, kept
+
+
+def due_times(record: Record) -> np.ndarray:
+    """When each row's limits on tokens are kept or missed at the latest; NaN where it has none.
+
+    With a limit on further tokens that is when the last of them is due, counted from when the first is due.  Where the
+    first has no limit it is counted from when it came, which the policy decides: the one case in which it has a part in
+    which requests are judged.  (Of what never came: when it was rejected, failed or gave up; inf while it waits.)
+    """
+    due = np.full(len(record.status), np.nan)
+    for service in record.input.language:
+        rows = service.rows
+        first = record.input.tasks.arrival[rows] + service.ttft
+        if np.isfinite(service.tpot):
+            if not np.isfinite(service.ttft):
+                first, gone = first_tokens(record)[rows], record.finish[rows]
+                first = np.where(np.isnan(first), np.nan_to_num(gone, nan=np.inf), first)
+            due[rows] = first + service.tpot * (_output(record, rows) - 1)
+        elif np.isfinite(service.ttft):
+            due[rows] = first
+    return due
+
+
+def first_tokens(record: Record) -> np.ndarray:
+    """When the first token of each row came; NaN where it did not."""
+    return np.full(len(record.status), np.nan) if record.first_token is None else record.first_token
 
 
 def running(record: Record) -> tuple[np.ndarray, np.ndarray]:

@@ -40,7 +40,9 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 def unless_zero(metric: str) -> bool:
     """Is it, of a set, told only where some policy has any?"""
-    counts = ("rejected", "expired", "failed", "unfinished", "preemptions", "migrations", "gpu_seconds")
+    counts = (
+        "rejected", "expired", "failed", "unfinished", "deadline_after_end", "preemptions", "migrations", "gpu_seconds",
+    )  # fmt: skip
     return metric in counts or metric.endswith("_j")
 
 

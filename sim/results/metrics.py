@@ -81,6 +81,11 @@ class Measured:
         return values if self.rows is None else values[self.rows]
 
     @cached_property
+    def deadline_later(self) -> np.ndarray:
+        """Which tasks have a deadline after the end of the run, by which they cannot be judged (`deadlines`)."""
+        return self.chosen(self.result.deadline_later)
+
+    @cached_property
     def use(self) -> Usage:
         return self.result.usage
 
@@ -152,49 +157,9 @@ def throughput(run: Measured) -> float:
     return inside / run.duration if run.duration > 0 else math.nan
 
 
-def _met(run: Measured) -> tuple[int, int]:
-    """Tasks that met their deadline, and tasks that have one."""
-    column = run.series("met_deadline")
-    return int(column.sum()), int(column.notna().sum())
-
-
-def goodput(run: Measured) -> float:
-    """Tasks that meet their deadline per second of the window; undefined where no task has a deadline."""
-    met, having = _met(run)
-    return met / run.duration if having and run.duration > 0 else math.nan
-
-
-def goodput_fraction(run: Measured) -> float:
-    """Tasks that meet their deadline / all arrivals; undefined where no task has a deadline."""
-    met, having = _met(run)
-    return met / len(run.status) if having else math.nan
-
-
-def value_fraction(run: Measured) -> float:
-    """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals."""
-    weight = run.result.record.input.tasks.weight
-    weights = np.ones(len(run.status)) if weight is None else run.chosen(weight)
-    met = (run.status == COMPLETED) & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
-    total = float(weights.sum())
-    return float(weights[met].sum()) / total if total > 0 else math.nan
-
-
-def slo_attainment(run: Measured) -> float:
-    """Met / all arrivals with a deadline; rejected, expired, failed and unfinished are misses."""
-    met, having = _met(run)
-    return met / having if having else math.nan
-
-
 def rejected_fraction(run: Measured) -> float:
     """Tasks that were rejected / all arrivals; undefined where none came."""
     return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan
-
-
-def attainment_admitted(run: Measured) -> float:
-    """Met / arrivals with a deadline that were not rejected."""
-    met, _ = _met(run)
-    having = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
-    return met / having if having else math.nan
 
 
 def bsld_swf_mean(run: Measured) -> float:
@@ -379,6 +344,14 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     """All metrics by name; `bound` (s) is that of the bounded slowdown."""
     from sim.results.bounds import makespan_bound
     from sim.results.cost import cost, cost_held, cost_per_task
+    from sim.results.deadlines import (
+        attainment_admitted,
+        deadline_after_end,
+        goodput,
+        goodput_fraction,
+        slo_attainment,
+        value_fraction,
+    )
     from sim.results.fairness import jain, rho_max, rho_mean, rho_p95, rho_unfair_share
     from sim.results.fragmentation import fragmentation
     from sim.results.plans import makespan_ratio, planned_makespan
@@ -397,7 +370,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     found |= _statistics(bound_name(bound), f"max(1, response / max(T*, {bound:g} s))")
     for metric in (
         bsld_swf_mean, makespan, throughput, rejected_fraction, goodput, goodput_fraction, value_fraction,
-        slo_attainment, attainment_admitted,
+        slo_attainment, attainment_admitted, deadline_after_end,
         gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
         energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j, energy_of_tasks_j,
         cost, cost_per_task, cost_held, gpu_seconds,
@@ -448,8 +421,8 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "preemptions", "migrations", "makespan_bound", "planned_makespan", "cache_hit_fraction", "gpu_seconds",
-        "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
+        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan",
+        "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip
 """Metrics of which neither more nor less is better: compared, but never won.

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
+from sim.results.estimands import contributions, weight_of, weights
 from sim.results.result import SHOWN, Result, html_table, json_values
 from sim.results.statistics import Interval, deviation, student_interval
 from sim.results.wording import several, units_of
@@ -22,7 +23,8 @@ class Replications:
     """Replications of one scenario under one policy.
 
     Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
-    `keep=True`.  Intervals are Student t, for the expectation of a replication's value; of replications that are
+    `keep=True`.  Intervals are Student t, made from `contributions`: of means over customers for the ratio of
+    expectations, else for the expectation of a replication's value (`sim.results.estimands`).  Of replications that are
     all the same, in which nothing is random, there are none.
     `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
     """
@@ -91,9 +93,19 @@ class Replications:
             return values[metric]
         if self.results and len(self.results) == len(self):
             for result in self.results:
-                self._rows[result.replication][metric] = result.metric(metric)
+                kept = {metric: result.metric(metric), **weights(result.measured, [metric])}
+                self._rows[result.replication].update(kept)
             return self.values[metric]
         raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
+
+    def contributions(self, metric: str) -> pd.Series:
+        """What each replication contributes to the estimate of a metric (`sim.results.estimands`)."""
+        column = self.column(metric)
+        return contributions(self._frame().assign(**{metric: column}), metric)
+
+    def count_of(self, metric: str, replication: int) -> float:
+        """The number of customers over which a replication's value is a mean; 1 of what is no such mean."""
+        return self._rows[replication].get(weight_of(metric) or "", 1.0)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Task metrics per "class", "gpus" or "user": index the group, columns (metric, mean | half_width | n).
@@ -106,8 +118,8 @@ class Replications:
         return table if names is None else table[list(names)]
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The interval for the expectation of a replication's value of the metric."""
-        column = self.column(metric)
+        """The interval for the metric; what that is for: `sim.results.estimands`."""
+        column = self.contributions(metric)
         if self.identical:
             raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
         if len(column.dropna()) < 2:
@@ -116,7 +128,7 @@ class Replications:
 
     def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
         """Half-width of the interval / |mean|; infinite where there is no interval."""
-        found = student_interval([row[metric] for row in self._rows.values()], confidence)
+        found = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
         if math.isnan(found.half_width) or self.identical:
             return math.inf
         if found.half_width == 0:
@@ -145,6 +157,15 @@ class Replications:
         found.results = [result for result in self.results if result.replication == number]
         return found
 
+    def among(self, numbers: Iterable[int]) -> Replications:
+        """Those of these numbers; all of them as they are."""
+        chosen = set(numbers)
+        if chosen >= set(self._rows):
+            return self
+        found = Replications()
+        found._rows = {number: row for number, row in self._rows.items() if number in chosen}
+        return found
+
     @property
     def without_chance(self) -> str:
         """Why identical replications have no intervals, and what to do about it."""
@@ -158,17 +179,20 @@ class Replications:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined)."""
+        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined).
+
+        `mean` and the interval are those of `interval`; `sd` is the deviation of the replications' own values.
+        """
         rows = {}
-        same = self.identical
+        same, frame = self.identical, self._frame()
         for name, column in self.values.items():
             values = column.to_numpy(dtype=np.float64)
-            interval = student_interval(values)
+            interval = student_interval(contributions(frame, str(name)).to_numpy(), metric=str(name))
             spread = deviation(values[~np.isnan(values)])
             low, high = (math.nan, math.nan) if same else (interval.low, interval.high)
             rows[name] = (interval.mean, spread, low, high, interval.n)
-        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
-        return frame.rename_axis("metric")
+        found = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
+        return found.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
         """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
@@ -210,7 +234,8 @@ class Replications:
         """The metrics that its display shows, by name: mean ± half-width of the interval."""
         shown = {}
         for name in SHOWN:
-            found = student_interval(self.column(name).to_numpy()) if name in self.values.columns else None
+            here = name in self.values.columns
+            found = student_interval(self.contributions(name).to_numpy(), metric=name) if here else None
             if found is not None and not math.isnan(found.mean):
                 half = math.nan if self.identical else found.half_width
                 shown[name] = several([found.mean], units_of(name), [half])[0]
@@ -230,7 +255,7 @@ RESAMPLE = (
 )
 
 _END, _WATTS = "_end", "_watts_at_end"
-"""Columns that begin with _ are kept for comparisons and groups; they are no metrics."""
+"""Columns that begin with _ are kept for comparisons, groups and estimates; they are no metrics."""
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
@@ -240,6 +265,7 @@ def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str,
     asked = [(name, Grouping.parse(name)) for name in metrics]
     plain = [name for name, grouping in asked if grouping is None]
     values = {"replication": float(result.replication), **result.values(), **result.values(plain)}
+    values |= weights(result.measured, list(values))
     for _, grouping in asked:
         if grouping is not None:
             values |= kept_values(result, grouping)

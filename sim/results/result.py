@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.record import UNFINISHED, Record
+from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
 from sim.results import metrics
+from sim.results.deadlines import due_times, observed_until
 from sim.results.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from sim.results.fragmentation import fragmentation_between, fragmentation_over_time
 from sim.results.launches import launches_table
@@ -147,6 +148,12 @@ class Result:
         return rho_of_tasks(self)
 
     @cached_property
+    def deadline_later(self) -> np.ndarray:
+        """Which rows of `tasks` have a deadline after the end of the run (`sim.results.deadlines`)."""
+        record = self.record
+        return (due_times(record) > observed_until(record))[record.status != NOT_ARRIVED]
+
+    @cached_property
     def gpu_seconds(self) -> np.ndarray:
         """GPU-seconds computed for every row of `tasks`."""
         return gpu_seconds_of_tasks(self)
@@ -235,6 +242,12 @@ class Result:
             found.append(
                 f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
                 "means leave them out, so they are too good"
+            )
+        later = self.measured.deadline_later
+        if later.any() and not self.measured.series("met_deadline").notna().any():
+            found.append(
+                f"every deadline ({later.sum():,} tasks) lies after the end of the run: how many are met is undefined; "
+                "make the horizon longer than the deadlines"
             )
         if not total:
             found.append("no task arrived in the window")

@@ -90,30 +90,45 @@ class Race:
         self.sign = 1.0 if metric in metrics.HIGHER_IS_BETTER else -1.0
         self.left = list(policies)
         self.values: dict[str, list[float]] = {policy: [] for policy in policies}
+        self.counts: dict[str, list[float]] = {policy: [] for policy in policies}
+        self._first: dict[str, tuple[float, float]] = {}
         self.dropped: dict[str, int] = {}
         self.delta = math.nan
         self._limit: dict[tuple[str, str], float] = {}
 
-    def add(self, policy: str, value: float) -> None:
-        """The value of a policy's next replication."""
+    def add(self, policy: str, value: float, count: float = 1.0) -> None:
+        """The value of a policy's next replication, and the number of customers over which it is a mean."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(
                 f"{self.metric} is {what} in replication {number} of {policy}: no best can be selected by it"
             )
         self.values[policy].append(value)
+        self.counts[policy].append(count)
+
+    def _contributions(self, policy: str) -> np.ndarray:
+        """What a policy's replications contribute: their mean estimates the ratio of expectations.
+
+        ratio + (value - ratio) × count / mean count, ratio and mean count those of the first stage: so replications
+        stay independent and those made before do not change, as the procedure supposes.
+        """
+        values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
+        return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
         """The first stage is over: fixes δ and the variances of all differences."""
-        found = {policy: np.array(values) for policy, values in self.values.items()}
-        first, count = len(next(iter(found.values()))), len(found)
+        first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
-        if all(np.ptp(values) == 0 for values in found.values()):
+        if all(np.ptp(values) == 0 for values in self.values.values()):
             raise UsageError(
                 f"{self.metric} is the same in all {first} replications of each policy: nothing here is random, "
                 "so there is nothing to select with a probability; one run of each says which is best"
             )
+        for policy, values in self.values.items():
+            counts = np.array(self.counts[policy])
+            self._first[policy] = float((np.array(values) * counts).sum() / counts.sum()), float(counts.mean())
+        found = {policy: self._contributions(policy) for policy in self.values}
         best = max(self.sign * values.mean() for values in found.values())
         self.delta = self.share * abs(best)
         if self.delta == 0:
@@ -128,7 +143,7 @@ class Race:
     def screen(self) -> list[str]:
         """Who is out after this replication."""
         r = len(self.values[self.left[0]])
-        mean = {policy: self.sign * float(np.mean(self.values[policy])) for policy in self.left}
+        mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
             one for one in self.left
             if any(mean[one] < mean[other] - self._margin(one, other, r) for other in self.left if other != one)

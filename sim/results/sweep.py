@@ -32,8 +32,9 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
+from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.statistics import student_quantile
+from sim.results.statistics import freedom, is_congested, student_quantiles
 from sim.results.sweep_values import rows_where
 from sim.results.wording import formatter, metric_name, several, units_of
 
@@ -73,7 +74,8 @@ class Sweep:
     """A sweep.  Attributes:
 
     table            a row a point and policy: its keys, and metrics with the ends of their 95 % intervals
-    by_replication   the metrics of every replication, a row each
+    by_replication   the metrics of every replication, a row each; columns that begin with _ are the numbers of
+                     customers over which they are means
     keys             names of what was swept besides the policy
     metrics          those asked for, which are shown first
     points           the values of every point as they were written, a row a point
@@ -251,7 +253,9 @@ class Sweep:
         frame = self.by_replication if by_replication else self.table
         means = [
             str(name) for name in frame.columns
-            if name not in (*FACTS, *self.keys) and not str(name).endswith(("_ci_low", "_ci_high"))
+            if name not in (*FACTS, *self.keys)
+            and not str(name).endswith(("_ci_low", "_ci_high"))
+            and not str(name).startswith("_")  # numbers of customers, for the estimates
         ]  # fmt: skip
         written = self.points.to_dict("records")
         found = []
@@ -300,7 +304,8 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
     pd.DataFrame, pd.DataFrame
 ]:  # fmt: skip
     """`table` and `by_replication` of a sweep; `kinds`: the columns of the keys, by key, an entry a point."""
-    names = _metric_names(rows)
+    kept = _metric_names(rows)
+    names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
     counts = np.array([len(row.runs) for row in rows], dtype=np.int64)
     common = _common_counts(rows, counts, failed)
@@ -308,10 +313,13 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
     cube = _common_energy(cube, rows, names)
     for at in [names.index(name) for name in _ENERGY if name in names]:
         cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
-    means, half = _estimates(cube[:, :, : len(names)], counts)
+    weights = _cube(rows, [weight_of(name) or "" for name in names])
+    means, half = _estimates(cube[:, :, : len(names)], weights, names, counts)
     if (common < counts).any():
         for at in [names.index(name) for name in _ENERGY if name in names]:
-            means[:, at], half[:, at] = (found[:, at] for found in _estimates(cube[:, :, : len(names)], common))
+            means[:, at], half[:, at] = (
+                found[:, at] for found in _estimates(cube[:, :, : len(names)], weights, names, common)
+            )
     means[failed] = half[failed] = np.nan
     facts = _facts(keys, rows, kinds, failed)
     columns: dict[str, Any] = {**facts, **{name: means[:, at] for at, name in enumerate(names)}}
@@ -319,7 +327,9 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
         for at, name in enumerate(names):
             columns[f"{name}_ci_low"] = means[:, at] - half[:, at]
             columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
-    return pd.DataFrame(columns), _each(keys, rows, kinds, cube, names)
+    numbers = [name for name in kept if name.startswith("_")]
+    both = np.concatenate([cube[:, :, : len(names)], _cube(rows, numbers)], axis=2)
+    return pd.DataFrame(columns), _each(keys, rows, kinds, both, [*names, *numbers])
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
@@ -332,17 +342,23 @@ def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndar
     return np.array([min(count, fewest.get(row.point, count)) for row, count in each], dtype=np.int64)
 
 
-def _estimates(cube: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means over the first `counts` replications of each row, and the half-widths of their intervals."""
+def _estimates(
+    cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
+
+    `weights`: over how many customers each value is a mean; missing where it is none (`sim.results.estimands`).
+    """
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()
     for count in np.unique(counts[counts > 0]).tolist():
         mine = counts == count
         part = cube[mine, :count]
+        given = ratio_contributions(np.moveaxis(part, 1, 2), np.moveaxis(weights[mine, :count], 1, 2))
         with np.errstate(invalid="ignore"):
-            means[mine] = part.mean(axis=1)
+            means[mine] = given.mean(axis=2)
         if count > 1:
-            half[mine] = _half_widths(part)
+            half[mine] = _half_widths(part, given, names)
     return means, half
 
 
@@ -383,14 +399,18 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
     return cube
 
 
-def _half_widths(cube: np.ndarray) -> np.ndarray:
-    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random."""
+def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random.
+
+    `given`: what the values contribute, with the replications in the last axis.
+    """
     count = cube.shape[1]
     with np.errstate(invalid="ignore"):
-        spread = cube.std(axis=1, ddof=1)
+        spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)
     spread[(cube == cube[:, :1]).all(axis=1) & (spread != 0)] = 0.0  # rounding of the mean
     same = ((cube == cube[:, :1]) | np.isnan(cube)).all(axis=(1, 2))
-    half = student_quantile(0.5 + CONFIDENCE / 2, count - 1) * spread / np.sqrt(count)
+    levels = np.where([is_congested(name) for name in names], mean, np.inf)
+    half = student_quantiles(0.5 + CONFIDENCE / 2, freedom(spread, levels, count)) * spread / np.sqrt(count)
     half[same] = np.nan
     half[~np.isfinite(cube).all(axis=1)] = np.nan
     return half

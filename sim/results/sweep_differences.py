@@ -14,6 +14,7 @@ import pandas as pd
 
 from sim.errors import UnknownName
 from sim.results.compare import ROUNDING, Finding, better, paired_findings
+from sim.results.estimands import contributions
 from sim.results.metrics import HIGHER_IS_BETTER
 from sim.results.sweep import FACTS, Sweep
 
@@ -70,7 +71,7 @@ def _findings(
     common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
     if len(common) > 1 and all(_identical(one.loc[common].to_numpy(dtype=float)) for one in runs.values()):
         common = common[:1]  # the same number many times over is no evidence
-    values = {policy: one.loc[common, metric].to_numpy(dtype=float) for policy, one in runs.items()}
+    values = {policy: contributions(one.loc[common], metric).to_numpy(dtype=float) for policy, one in runs.items()}
     each = [(one, other, np.column_stack([values[one], values[other]])) for one, other in pairs]
     return paired_findings(metric, each, confidence)
 

@@ -14,6 +14,7 @@ import pandas as pd
 from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
 from sim.results import language
 from sim.results.cost import launches_and_cost
+from sim.results.deadlines import due_times, observed_until
 from sim.results.launches import Launches, Places, categorical, launch_numbers, launches_of
 from sim.results.modes import ModeTable, exclusive_time
 
@@ -34,7 +35,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
     `cost` is there where the cluster has prices (`sim.results.cost`).
-    `met_deadline` is missing where there is no deadline, and False for whatever did not complete in time.
+    `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
+    after the end of the run (`sim.results.deadlines`).
     """
     tasks = record.input.tasks
     rows = _Rows(record)
@@ -84,13 +86,12 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     }
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
-    met, having = completed & (finish <= deadline), ~np.isnan(deadline)
+    met = completed & (finish <= deadline)
     tokens = language.token_times(record)
     if tokens:
         limited, kept = (rows(column) for column in language.limits(record, tokens))
-        met = np.where(limited, kept & (met | ~having), met)
-        having |= limited
-    columns["met_deadline"] = pd.arrays.BooleanArray(met, ~having)
+        met = np.where(limited, kept & (met | np.isnan(deadline)), met)
+    columns["met_deadline"] = pd.arrays.BooleanArray(met, ~(rows(due_times(record)) <= observed_until(record)))
     columns["energy_j"] = rows(_energy(record, table))
     if record.input.cluster.priced:
         columns["cost"] = rows(_cost(record, table))

@@ -38,8 +38,8 @@ class Tuning:
     """What `sim.tune` found.  Attributes:
 
     settings       all that were tried, the present one last; `best` is the number of the winner
-    ours, present  values of the metric under the winner and under the present setting, in `len(ours)` further
-                   replications that had no part in the choice: numbers `used` and on
+    ours, present  contributions to the metric (`sim.results.estimands`) under the winner and under the present
+                   setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
     policy         the winner as a scenario writes it under `policy:`
     """
 
