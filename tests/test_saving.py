@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def test_a_training_outlives_its_picture(here: Path, undrawable: None):
 # Full disks -------------------------------------------------------------------------------------------------------
 
 
-def full(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: int = 0) -> None:
+def full(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, after: int = 0) -> None:
     """From some call on, a method that writes finds the disk full, which the system tells without a file's name."""
     calls, proper = 0, getattr(owner, method)
 
@@ -218,3 +219,16 @@ def test_numbers_of_a_report_table_stay_as_they_are(tmp_path: Path):
     table = pd.DataFrame({"difference": [-1.5, 2.0], "n": [-3, 4], "policy": ["=a", "b"], "shown": ["-1e3", "+2"]})
     write_csv(table, tmp_path / "t.csv", index=False)
     assert (tmp_path / "t.csv").read_text() == "difference,n,policy,shown\n-1.5,-3,'=a,-1e3\n2.0,4,b,+2\n"
+
+
+def test_a_log_that_waits_on_a_full_disk_is_told_with_the_name_of_the_target(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = "\n".join(f"{n + 1} {7 * n} 5 100 4 -1 -1 4 200 -1 1 3 1 -1 1 1 -1 -1" for n in range(40))
+    (here / "log.swf").write_text(f"; MaxProcs: 64\n{jobs}\n")
+    monkeypatch.setattr("sim.workload.job_columns.BLOCK", 8)
+    assert call("trace", "convert", "log.swf", "first.csv").exit_code == 0
+    full(monkeypatch, pickle, "dump")
+    found = call("trace", "convert", "log.swf", "second.csv")
+    assert found.exit_code == 1 and "error: second.csv: No space left on device" in found.stderr
+    assert below(here) == {"small.yaml", "log.swf", "first.csv"}

@@ -172,6 +172,7 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
     TARGET until the last one is read.
     """
     from sim.errors import UsageError
+    from sim.model.files import naming
     from sim.workload.task_table import PARQUET, write, write_parts
 
     if target.exists() and not force:
@@ -179,7 +180,8 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     spec = _spec(file, form, options)
-    parts = None if target.suffix.lower() in ONE_PIECE else spec.parts(target.parent)
+    with naming(target):  # beside which rows wait
+        parts = None if target.suffix.lower() in ONE_PIECE else spec.parts(target.parent)
     if parts is not None:
         with closing(parts):
             console.note(f"{target}: {write_parts(parts, target):,} tasks")

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sim.model.files import TEMPORARY, naming
+from sim.model.files import TEMPORARY
 
 BLOCK = 2**17
 """Rows of a block on disk."""
@@ -93,7 +93,6 @@ class Blocks:
         self.most = math.inf if folder is None else BLOCK
         self._file: IO[bytes] | None = None
         self._places: list[int] = []
-        self._folder = folder
         if folder is not None:
             # Beside what is to be written, where there must be room: the system's own folder may lie in memory.
             self._file = tempfile.TemporaryFile(prefix=TEMPORARY, dir=folder)  # noqa: SIM115
@@ -103,11 +102,9 @@ class Blocks:
 
     def next(self) -> Block:
         """Put the current block away: the one to go on with."""
-        assert self._file is not None and self._folder is not None
-        with naming(self._folder):  # which is full, if anything goes wrong
-            self._places.append(self._file.tell())
-            pickle.dump(self.current, self._file, protocol=5)
-            self._file.flush()
+        assert self._file is not None
+        self._places.append(self._file.tell())
+        pickle.dump(self.current, self._file, protocol=5)
         self.current = Block()
         return self.current
 
