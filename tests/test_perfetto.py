@@ -77,7 +77,8 @@ def test_a_graph_as_it_ran(graph: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name", spread(["cholesky-8", "overlap", "slices-of-one-gpu", "time-slices", "save-and-restore", "chunked-prefill"], 2)
+    "name",
+    spread(["cholesky-8", "overlap", "slices-of-one-gpu", "time-slices", "save-and-restore", "chunked-prefill"], 2),
 )
 def test_shipped_scenarios_pass_the_checker(name: str, tmp_path: Path):
     result = sim.run(name, replications=1)
