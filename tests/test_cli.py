@@ -222,6 +222,7 @@ def test_verbose_says_how_much_work_it_was(here: Path):
 # Comparing, explaining, listing -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_and_sentences(here: Path):
     result = call(
         "compare", "good.yaml", "--policy", "fcfs", "--policy", "lcfs", "--metric", "wait_p99",

@@ -549,6 +549,7 @@ def test_what_is_not_random_has_differences_without_intervals():
     assert said[-1].startswith("Nothing here is random")
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_differences_of_groups(file):
     arguments = ["compare", file, "--policy", "fcfs", "--policy", "sjf", "--policy", "las", "--replications", "12",
                  "--by", "gpus"]  # fmt: skip
@@ -581,6 +582,7 @@ def test_differences_of_shares_are_percentage_points():
     assert cells == ["+12.5 ± 3.1 points *", "-4 points", "0 points", "–"]
 
 
+@pytest.mark.slow
 def test_the_report_has_differences_of_groups(file, tmp_path):
     out = tmp_path / "out"
     done = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "3", "--baseline", "fcfs",

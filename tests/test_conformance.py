@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiers import spread
 
 from sim import registry
 from sim.engine.simulation import Simulation
@@ -73,7 +74,7 @@ def test_registered_policies_conform(scheduler, placement):
     check_policy(functools.partial(make, scheduler, placement), hash_seed=False)
 
 
-@pytest.mark.parametrize(("scheduler", "parameters"), VARIANTS)
+@pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
 def test_variants_conform(scheduler, parameters):
     may_reject = bool(parameters.get("drop_expired"))
     check_policy(functools.partial(make, scheduler, **parameters), may_reject=may_reject, hash_seed=False)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tiers
 from click.testing import CliRunner
 from scipy import stats
 
@@ -281,7 +280,8 @@ def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
     assert found.identical and set(found.winners.values()) == {None}
 
 
-@pytest.mark.parametrize("how", tiers.spread([{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}])
 def test_a_resampled_trace_has_intervals_and_is_labelled(tmp_path: Path, how: dict):
     scenario = replay(tmp_path, resample=how)
     runs = sim.run(scenario, replications=4)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from sim.cli import main
@@ -76,7 +77,8 @@ def test_a_graph_as_it_ran(graph: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name", ["cholesky-8", "overlap", "slices-of-one-gpu", "time-slices", "save-and-restore", "chunked-prefill"]
+    "name",
+    spread(["cholesky-8", "overlap", "slices-of-one-gpu", "time-slices", "save-and-restore", "chunked-prefill"], 2),
 )
 def test_shipped_scenarios_pass_the_checker(name: str, tmp_path: Path):
     result = sim.run(name, replications=1)

@@ -156,6 +156,7 @@ def swept() -> Sweep:
     return sim.sweep(SCENARIO, over, policies=["fcfs", "sjf", "fcfs_skip"], replications=12)
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
     found = swept.differences("response_mean")
     for point, count in enumerate((1, 2, 60)):

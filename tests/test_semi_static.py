@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_shipped_scenarios import SHIPPED, below, by_class, column, states
-from tiers import examples, spread
+from tiers import examples
 
 import sim
 from policies.hybrid.lanes import Planned, kept_lanes
@@ -46,7 +46,8 @@ def make(variant):
     return SemiStatic(**deepcopy(VARIANTS[variant]))
 
 
-@pytest.mark.parametrize("variant", spread(VARIANTS, 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_conform(variant):
     check_policy(functools.partial(make, variant), hash_seed=variant == "all")
 

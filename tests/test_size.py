@@ -172,6 +172,7 @@ def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.Monke
     assert found.trials[0].mean == again.interval("wait_mean").mean
 
 
+@pytest.mark.slow
 def test_progress_never_goes_back():
     told: list[float] = []
     short = {**SERVERS, "horizon": "2 h", "warmup": "0 s"}
@@ -182,6 +183,7 @@ def test_progress_never_goes_back():
     assert told[-1] < 1
 
 
+@pytest.mark.slow
 def test_where_more_is_worse_the_smallest_is_named():
     found = sim.size(SERVERS, "gpu_utilisation > 99.9%", COUNT, least=3, most=6, replications=3)
     assert found.size is None
@@ -189,6 +191,7 @@ def test_where_more_is_worse_the_smallest_is_named():
     assert len(sim.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1
 
 
+@pytest.mark.slow
 def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any):
     import yaml
 

@@ -504,7 +504,7 @@ def test_registered_by_name_on_the_cholesky_graph():
 def test_planners_are_fast_on_many_lanes():
     """A thousand tasks on 24 lanes, of three types or all unlike, and a graph on a hundred: not many seconds."""
     rng = np.random.default_rng(41)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for counts in ([16, 4, 4], [1] * 24):
         times = rng.uniform(1, 100, (1000, len(counts)))
         schedule, bound = lst(times, counts)
@@ -513,4 +513,4 @@ def test_planners_are_fast_on_many_lanes():
     graph = [tuple({int(rng.integers(max(0, j - 30), j)) for _ in range(2)}) if j else () for j in range(1000)]
     cpop(times, [1] * 100, graph)
     peft(times, [1] * 100, graph)
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5

@@ -451,8 +451,8 @@ def test_graph_planners_are_fast_on_many_unlike_lanes():
     rng = np.random.default_rng(7)
     times = rng.uniform(1, 10, (1000, 100))
     graph = [tuple({int(rng.integers(max(0, j - 30), j)) for _ in range(2)}) if j else () for j in range(1000)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     mct(times, [1] * 100, range(1000))
     heft(times, [1] * 100, graph)
     min_min(times, [1] * 100)
-    assert time.perf_counter() - begun < 3
+    assert time.process_time() - begun < 3
