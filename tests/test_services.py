@@ -184,7 +184,9 @@ def heavy(batching, **more):
 
 
 @pytest.mark.parametrize("max_batch", [64, 128, None])
-@pytest.mark.parametrize("batching", ["smdp", "batopt", "triton_dynamic", "size_or_timeout", "nexus", "clipper_quantile"])
+@pytest.mark.parametrize(
+    "batching", ["smdp", "batopt", "triton_dynamic", "size_or_timeout", "nexus", "clipper_quantile"]
+)
 def test_a_policy_without_a_limit_of_its_own_forms_batches_up_to_that_of_the_service(batching, max_batch):
     result = heavy(batching, max_batch=max_batch)
     assert not any("forms batches" in text for text in result.warnings)
