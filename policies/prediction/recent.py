@@ -8,6 +8,7 @@ Cost: O(1).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from policies.prediction.fading import FadingSum
@@ -23,6 +24,8 @@ class Mean(NamedTuple):
 
     value: float
     expected: float
+    error: float
+    """Standard error of the value, as a part of it, where arrivals are Poisson's and all alike."""
 
 
 class Recent:
@@ -41,5 +44,6 @@ class Recent:
     def mean(self) -> Mean:
         """Over the shortest time that holds enough arrivals.  At least one interval was observed."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
-        weight, value, expected, _ = (one.total for one in sums)
-        return Mean(value / weight, expected / weight)
+        weight, value, expected, arrivals = (one.total for one in sums)
+        # Weights that fade over m seconds have the variance of a plain mean over 2 m.
+        return Mean(value / weight, expected / weight, 1.0 / math.sqrt(2.0 * max(1.0, arrivals)))

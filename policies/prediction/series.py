@@ -8,7 +8,7 @@ lead is over.  (A single short interval would be held against little but chance.
 
     rise     the greatest forecast less what the predictor expected of the time that the measured mean is over;
              nothing if it is no more than twice the error of the forecasts of late
-    demand   measured + rise, or the greatest forecast where that is more, by at most `NOISE` of what is measured
+    demand   measured + rise, or the greatest forecast where that is more, by at most `NOISE` standard errors
 
 So a day that breaks with the rhythm is met as by an autoscaler that reacts: demand is never less than what is measured,
 what does not come is made ready for once, for about one lead, and forecasts that have erred are not believed.  On a
@@ -27,8 +27,8 @@ from policies.prediction.recent import Recent
 
 MOST_ASKED = 12
 """Times within the lead at which a forecast is asked for its peak."""
-NOISE = 0.15
-"""Part of what is measured by which it may fall short of the load by chance."""
+NOISE = 0.5
+"""Standard errors by which what is measured may fall short of the load by chance."""
 DOUBTFUL = 2.0
 """Times the mean error of the forecasts of late that a rise must exceed."""
 LEADS = 10
@@ -93,8 +93,8 @@ class Series:
     def _demanded(self, end: float, value: float) -> float:
         """Of what is measured and what is forecast, as the head of this file says."""
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
-        measured, expected = self._recent.mean
+        measured, expected, error = self._recent.mean
         rise = self.peak - expected
         if rise <= DOUBTFUL * self._error.forecast(0.0):
             rise = 0.0
-        return rise + max(measured, min(self.peak - rise, (1.0 + NOISE) * measured))
+        return rise + max(measured, min(self.peak - rise, (1.0 + NOISE * error) * measured))
