@@ -29,7 +29,7 @@ from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.randomness import RandomTree
 from sim.model.record import RunInput
 from sim.model.service import Service
-from sim.model.tasks import Mode, Shape, StageTime, Tasks
+from sim.model.tasks import UNLIMITED_BATCH, Mode, Shape, StageTime, Tasks
 from sim.policy import ListScheduler
 from sim.results.result import Result
 from sim.scenario.policy_schema import parameter_model
@@ -229,6 +229,8 @@ def test_allowed_sizes_that_make_no_sense_are_refused(allowed, says):
         SizeOrTimeout(8, allowed_batch_sizes=allowed)
     with pytest.raises(ScenarioError, match="batches of at most 3"):
         run(SizeOrTimeout(8, allowed_batch_sizes=[4, 8]), [0.0], batch_limit=3, **PLAIN)
+    with pytest.raises(ScenarioError, match="sets no largest batch.* give max_batch_size"):
+        run(SizeOrTimeout(max_enqueued_batches=2), [0.0], batch_limit=UNLIMITED_BATCH, **PLAIN)
 
 
 # triton_dynamic ---------------------------------------------------------------------------------------------------

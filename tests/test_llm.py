@@ -630,6 +630,22 @@ def test_more_load_than_replicas_can_serve_is_announced():
     assert any("the queue grows without bound" in text for text in result.warnings)
 
 
+def test_a_limit_on_the_prompts_of_a_step_that_the_load_does_not_allow_is_a_warning():
+    """A request reads 100 tokens (10 ms) and decodes once (1 ms and 1.01 ms of context): 83/s without steps' own 10 ms.
+    With two prompts a step each request takes 5 ms more, with one 10 ms: 58/s and 45/s."""
+    keys = {"entry": {"arrivals": {"process": "poisson", "rate": "50/s"}, "tokens": {"prompt": 100, "output": 2}}}
+
+    def told(batching):
+        found = scenario({"max_sequences": 256}, horizon="2 s", policy={"batching": batching}, **keys)
+        return [text for text in sim.run(found).warnings if "cannot be sustained" in text]
+
+    assert not told("continuous")
+    assert not told({"name": "continuous", "max_prompt_tokens": 200})
+    (text,) = told({"name": "continuous", "max_prompt_tokens": 50})
+    assert "chat: 50 requests/s arrive, and continuous begins no further prompt once a step reads 50 tokens" in text
+    assert "its replicas serve at most 45.43/s" in text
+
+
 def test_the_example_of_the_documentation_runs():
     text = (Path(__file__).parent.parent / "docs" / "llm.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)

@@ -289,20 +289,9 @@ def most_cores_at_once(record):
 
 
 @pytest.mark.parametrize("name", ["eft", "dmda", "dmdas", "lws"])
-@pytest.mark.parametrize(("drivers", "busy"), [(0, 8), (1, 6), (2, 4), (4, 0), (9, 0)])
-def test_driver_cores_get_no_work(name, drivers, busy):
-    """Two GPUs and eight cores."""
-    record = run(hybrid([3.0] * 60, [2.0] * 60, 8, 2), ONLINE[name](driver_cores=drivers))
-    assert most_cores_at_once(record) == busy
-
-
-@pytest.mark.parametrize("name", ["eft", "dmda", "dmdas", "lws"])
-def test_a_task_that_needs_all_cores_gets_the_driver_cores_too(name):
-    wide, narrow = Shape([cpu_mode(2)]), Shape([cpu_mode()])
-    cluster = Cluster([node(cpus=2, accelerators=((G, 1),))])
-    system = System("wide", cluster, workload([(0, 0, 1), (0, 1, 1), (0, 1, 1)], [wide, narrow]))
-    record = run(system, ONLINE[name](driver_cores=1))
-    assert sorted(record.start.tolist()) == [0, 1, 2]
+def test_all_cores_get_work(name):
+    """Two GPUs and eight cores: which of them drive GPUs is a property of the machine."""
+    assert most_cores_at_once(run(hybrid([3.0] * 60, [2.0] * 60, 8, 2), ONLINE[name]())) == 8
 
 
 # Plans --------------------------------------------------------------------------------------------------------
@@ -353,7 +342,7 @@ def with_policy(**scheduler):
     return {**SCENARIO, "policy": {"scheduler": scheduler}}
 
 
-@pytest.mark.parametrize("by", ["eft", {"name": "dmda", "driver_cores": 0}, {"name": "as_planned", "by": "sjf"}])
+@pytest.mark.parametrize("by", ["eft", {"name": "dmda", "prefetch": False}, {"name": "as_planned", "by": "sjf"}])
 def test_a_policy_names_another(by):
     planned = sim.run(with_policy(name="as_planned", by=by))
     itself = sim.run({**SCENARIO, "policy": {"scheduler": by}})
@@ -365,8 +354,8 @@ def test_a_policy_names_another(by):
     [
         ("eff", "policy.scheduler.by", 'unknown scheduler "eff"; did you mean "eft"'),
         ({"name": "eff"}, "policy.scheduler.by.name", "unknown scheduler"),
-        ({"name": "dmda", "driver_core": 1}, "policy.scheduler.by.driver_core", 'did you mean "driver_cores"'),
-        ({"name": "dmda", "driver_cores": -1}, "policy.scheduler.by.driver_cores", "at least 0"),
+        ({"name": "dmda", "prefetsh": 1}, "policy.scheduler.by.prefetsh", 'did you mean "prefetch"'),
+        ({"name": "dada", "alpha": -1}, "policy.scheduler.by.alpha", "at least 0"),
         ({"name": "as_planned", "by": "eff"}, "policy.scheduler.by.by", "unknown scheduler"),
         (3, "policy.scheduler.by", "expected the name of a scheduler"),
         ([], "policy.scheduler.by", "expected the name of a scheduler"),
@@ -388,8 +377,8 @@ class Hybrid(Scheduler):
 
 def test_a_policy_may_ask_for_a_planner(monkeypatch):
     monkeypatch.setitem(registry._registered, "scheduler", {"hybrid": Hybrid})
-    loaded = sim.load(with_policy(name="hybrid", planner="heft", then={"name": "lws", "driver_cores": 0}))
-    label = "hybrid (planner: heft, then: lws (driver_cores: 0))"
+    loaded = sim.load(with_policy(name="hybrid", planner="heft", then={"name": "dmda", "prefetch": False}))
+    label = "hybrid (planner: heft, then: dmda (prefetch: false))"
     assert loaded.policies.scheduler.label == label
     for given, where, what in [
         ({"planner": "fcfs"}, "policy.scheduler.planner", 'wants a static policy, one that makes a plan, which "fcfs"'),
@@ -421,8 +410,7 @@ def test_failures_are_survived(name):
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("dmda", {"prefetch": False}), ("dmdas", {"prefetch": False, "driver_cores": 0}), ("lws", {"driver_cores": 0}),
-     ("heteroprio", {"spoliation": False}), ("eft", {"driver_cores": 2})],
+    [("dmda", {"prefetch": False}), ("dmdas", {"prefetch": False}), ("heteroprio", {"spoliation": False})],
 )  # fmt: skip
 def test_variants_conform(name, parameters):
     check_policy(lambda: ONLINE[name](**parameters), hash_seed=False)

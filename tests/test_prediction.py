@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from policies.prediction import (
+    ENOUGH,
     PREDICTORS,
     DurationHistory,
     FadingSum,
+    Recent,
     Score,
     Series,
     backtest,
@@ -22,6 +24,7 @@ from policies.prediction import (
     told,
 )
 from policies.prediction.autoregressive import Autoregressive
+from policies.prediction.contract import Predictor
 from policies.prediction.durations import RunningQuantile
 from policies.prediction.ewma import Ewma
 from policies.prediction.holt_winters import HoltWinters
@@ -316,6 +319,101 @@ def test_the_peak_of_a_series_is_within_its_lead():
         peaks.append(series.peak > 4)
     # After interval k those up to k + 4 are looked at, and the sixth of ten has the load.
     assert peaks[10:20] == [k + 1 <= 5 <= k + 4 for k in range(10)]
+
+
+class Known(Predictor):
+    """Expects a load that it was given, whatever came: from the middle of an interval to those of later ones."""
+
+    def __init__(self, load):
+        super().__init__()
+        self.load = load
+
+    def _expect(self, horizon):
+        return self.load(self.time + horizon)
+
+
+STANDARD_ERROR = 1 / math.sqrt(2 * 10 / (1 - math.exp(-0.2)))
+"""Of a mean that fades over 50 s with ten arrivals in each 10 s."""
+
+
+def demands(predictor, came, arrivals=10.0, lead=50.0):
+    """The demand after each interval of 10 s of a load; what is measured is over about 50 s."""
+    series = Series(predictor, 10.0, lead, Score(), memory=50.0)
+    found = []
+    for step, load in enumerate(came):
+        series.note(10.0 * load, arrivals)
+        series.measure(10.0 * (step + 1))
+        found.append(series.demand)
+    return found
+
+
+def test_demand_is_at_least_what_is_measured_whatever_is_forecast():
+    rng = np.random.default_rng(1)
+    came = [float(load) for load in rng.uniform(2, 20, 200)]
+    measured = Ewma(50.0)
+    for step, (load, demand) in enumerate(zip(came, demands(Known(lambda _: 1.0), came), strict=True)):
+        measured.observe(10.0 * step + 5, load)
+        assert demand == pytest.approx(measured.forecast(0.0))
+
+
+def test_demand_rises_before_the_load_where_the_forecast_knows():
+    """Every load of 4 becomes one of 10 at 1,000 s; the forecast looks 50 s ahead."""
+    found = demands(Known(lambda time: 4.0 if time < 1000 else 10.0), [4.0] * 100 + [10.0] * 100)
+    assert found[90:94] == pytest.approx([4.0] * 4)
+    assert found[95:100] == pytest.approx([10.0] * 5)
+    assert found[100:] == pytest.approx([10.0] * 100)  # also while what is measured lags
+
+
+def test_what_is_forecast_and_does_not_come_is_made_ready_for_once():
+    """The load stays at 4 where 10 was expected from 1,000 s on: no more than chance would explain after some leads."""
+    found = demands(Known(lambda time: 4.0 if time < 1000 else 10.0), [4.0] * 200)
+    assert max(found[:94]) == pytest.approx(4.0)
+    assert max(found) == pytest.approx(10.0)
+    chance = 1 + 0.5 * STANDARD_ERROR
+    ready = sum(demand > 1.01 * chance * 4.0 for demand in found)
+    assert ready <= 15
+    assert found[-1] == pytest.approx(chance * 4.0)
+
+
+def test_after_errors_a_rise_is_not_believed():
+    """Forecasts of 4 while the load is anything from 1 to 7 in turns of a lead; then a rise of 2 is expected."""
+    came, measured = ([1.0] * 5 + [7.0] * 5) * 10 + [4.0] * 5, Ewma(50.0)
+    for step, load in enumerate(came):
+        measured.observe(10.0 * step + 5, load)
+    rising = Known(lambda time: 4.0 if time < 1070 else 6.0)
+    assert demands(rising, came)[-1] == pytest.approx((1 + 0.5 * STANDARD_ERROR) * measured.forecast(0.0))
+    rising = Known(lambda time: 4.0 if time < 1070 else 6.0)
+    assert demands(rising, [4.0] * 105)[-1] == pytest.approx(6.0)
+
+
+def test_a_flat_predictor_asks_for_what_it_measures():
+    for name, flat in (("ewma", True), ("last_value", True), ("holt_winters", False), ("ar", False)):
+        assert chosen(name).make().flat is flat
+    series = Series(LastValue(), 10.0, 50.0, Score())
+    for step in range(20):
+        series.note(step)
+        series.measure(10.0 * (step + 1))
+        assert series.demand == series.peak == step / 10
+
+
+def test_a_mean_is_over_as_long_as_it_takes_to_hold_enough_arrivals():
+    """One arrival a minute: of memories of 1, 2, 4, 8, 16, ... min that of 8 is the first to hold eight."""
+    def mean(every):
+        recent, long = Recent(60.0), Ewma(480.0)
+        for minute in range(200):
+            value = float(minute % 20 == 0)
+            recent.observe(60.0 * minute, value, 2 * value, every)
+            long.observe(60.0 * minute, value)
+        return recent.mean, long.forecast(0.0)
+
+    (value, expected, error), long = mean(1.0)
+    assert error == pytest.approx(1 / math.sqrt(2 / (1 - math.exp(-1 / 8))), rel=1e-6)
+    assert value == pytest.approx(long)
+    assert expected == pytest.approx(2 * long)
+    (busy, *_), _ = mean(float(ENOUGH))
+    assert busy < 1e-6  # the last arrivals of work were 19 min ago
+    (rare, *_), _ = mean(1e-3)
+    assert 0 < rare < 0.1  # the longest there is
 
 
 # Weeks, and weights that are per time ---------------------------------------------------------------------------

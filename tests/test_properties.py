@@ -63,11 +63,11 @@ PARAMETERS = {
     "round_robin": {"quantum": [0.3, 2.0]},
     "processor_sharing": {},
     "heteroprio": {"spoliation": [False, True]},
-    "eft": {"driver_cores": [0, 1]},
+    "eft": {},
     "er_ls": {},
-    "dmda": {"driver_cores": [0, 1], "prefetch": [False, True]},
-    "dmdas": {"driver_cores": [0, 1], "prefetch": [False, True]},
-    "lws": {"driver_cores": [0, 1]},
+    "dmda": {"prefetch": [False, True]},
+    "dmdas": {"prefetch": [False, True]},
+    "lws": {},
 }
 ORDERS = {"discipline": ["block", "skip"]}
 

@@ -174,6 +174,79 @@ def test_overload_finishes_and_is_told():
     assert result.metric("unfinished") > 500
 
 
+HEAVY = {"compute": {"per_item": "1 ms", "fixed": "5 ms"}, "upload": {}, "download": {}, "max_batch": 64}
+"""At 900 requests/s batches of 32 serve 865 requests/s, too few; those of 64 serve 928."""
+
+
+def heavy(batching, **more):
+    found = scenario(rate="900/s", horizon="2 s", policy={"batching": batching}, **{**HEAVY, **more})
+    found["cluster"]["nodes"]["gpus"]["streams"] = 1
+    return sim.run(found)
+
+
+@pytest.mark.parametrize("max_batch", [64, 128, None])
+@pytest.mark.parametrize(
+    "batching", ["smdp", "batopt", "triton_dynamic", "size_or_timeout", "nexus", "clipper_quantile"]
+)
+def test_a_policy_without_a_limit_of_its_own_forms_batches_up_to_that_of_the_service(batching, max_batch):
+    result = heavy(batching, max_batch=max_batch)
+    assert not any("forms batches" in text for text in result.warnings)
+    assert result.launches["members"].max() > 32
+    assert result.metric("unfinished") < 300
+
+
+def test_what_is_beyond_the_sizes_of_the_model_is_taken_whole():
+    """At 990 requests/s a service that takes 512 answers batches of about 500; models know sizes up to 64."""
+    for batching in ("smdp", "batopt"):
+        described = scenario(rate="990/s", horizon="4 s", policy={"batching": batching}, **{**HEAVY, "max_batch": 512})
+        described["cluster"]["nodes"]["gpus"]["streams"] = 1
+        result = sim.run(described)
+        assert not result.warnings or "unfinished" in result.warnings[0]
+        assert result.launches["members"].max() > 64
+
+
+@pytest.mark.parametrize(
+    ("batching", "cap", "capacity"),
+    [
+        ({"name": "smdp", "max_batch": 32}, 32, "864.9"),
+        ({"name": "triton_dynamic", "max_batch_size": 16}, 16, "761.9"),
+        ({"name": "size_or_timeout", "allowed_batch_sizes": [4, 32]}, 32, "864.9"),
+        ({"name": "serial_greedy", "max_batch": 8}, 8, "615.4"),
+        ("fixed_size", 8, "615.4"),
+    ],
+)
+def test_a_smaller_limit_that_the_load_does_not_allow_is_a_warning(batching, cap, capacity):
+    name = batching if isinstance(batching, str) else batching["name"]
+    assert heavy(batching).warnings[0] == (
+        f"web: 900 requests/s arrive, and {name} forms batches of at most {cap}, with which its devices serve at most "
+        f"{capacity}/s: the load cannot be sustained; the service allows batches of 64 (927.5/s)"
+    )
+    without = heavy(batching, max_batch=None)
+    assert without.warnings[0].endswith("the service allows larger ones (1000/s)")
+
+
+def test_a_limit_that_the_load_allows_is_no_warning():
+    """900 requests/s need batches of 45."""
+    assert not any("forms batches" in text for text in heavy({"name": "triton_dynamic", "max_batch_size": 48}).warnings)
+    assert any("forms batches" in text for text in heavy({"name": "triton_dynamic", "max_batch_size": 44}).warnings)
+
+
+def test_asynchronous_batches_on_one_stream_are_serial_and_the_run_says_so():
+    def responses(batching, streams):
+        described = scenario(policy={"batching": batching})
+        described["cluster"]["nodes"]["gpus"]["streams"] = streams
+        del described["workload"][0]["slo"]  # async_linear would limit its batches by it
+        return sim.run(described)
+
+    text = "web: async_linear overlaps nothing on g, where one launch is in flight at a time"
+    alone, two = responses("async_linear", 1), responses("async_linear", 2)
+    serial = responses("serial_greedy", 1)
+    assert alone.warnings[0].startswith(text)
+    pd.testing.assert_series_equal(alone.tasks["finish"], serial.tasks["finish"], check_exact=True)
+    assert not [warning for warning in (*two.warnings, *serial.warnings) if "overlaps" in warning]
+    assert two.metric("response_mean") < alone.metric("response_mean")
+
+
 def test_batching_needs_a_service_and_a_scheduler_that_serves():
     plain = scenario(policy={"batching": "serial_greedy"})
     plain["workload"] = [{"name": "t", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 s"}]

@@ -127,13 +127,6 @@ def test_a_quantile_among_infinite_values_is_infinite():
     assert quantile(np.array([1.0, 3.0]), 0.5) == 2.0
 
 
-@pytest.mark.parametrize("name", ["dmda", "dmdas", "lws", "eft"])
-def test_driver_cores_are_a_number(name):
-    with pytest.raises(ScenarioError, match="driver_cores"):
-        sim.run(at_once({"scheduler": {"name": name, "driver_cores": True}}))
-    assert sim.run(at_once({"scheduler": {"name": name, "driver_cores": 2}})).metric("cpu_utilisation") == 0
-
-
 def test_deadlines_that_no_device_can_meet_are_told_whatever_the_policy():
     described = {
         "cluster": {"nodes": {"cpus": 2, "gpus": {"type": "g", "count": 1}}},

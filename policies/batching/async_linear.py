@@ -13,7 +13,9 @@ wait than arrive during a batch, and then the device is hardly ever idle (measur
 a second request changes the mean latency by +146 % at 20/s, +6 % at 100/s and less than 0.5 % from 150/s up).
 Weakness: what fills too early is cut off from what comes just after it, so sizes must not follow Poisson noise:
 a batch counts as full `margin` standard deviations beyond the expected size.  On several devices only the first of
-those that are equally busy is served just in time, the others when they are idle.
+those that are equally busy is served just in time, the others when they are idle.  A device with one stream
+overlaps nothing: batches go one after the other, all that waits at a time, as under `serial_greedy` (a limit on the
+latency still bounds them); the run says so.
 Cost: O(1) amortised a batch (some four rounds).
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -28,6 +31,7 @@ from pydantic import Field
 from policies.batching.linear_fit import LinearFit
 from policies.batching.sizing import limit
 from sim.model.plan import Placement
+from sim.model.tasks import Mode
 from sim.model.units import Seconds
 from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
 
@@ -36,7 +40,7 @@ LATEST = 4.0
 
 
 class AsyncLinear(Batching):
-    """Two streams, uploads just in time.
+    """Two streams, uploads just in time; on a device with `streams: 1` it does what `serial_greedy` does.
 
     rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
         n = c·(τ_calc(n) - τ_up(n)).
@@ -69,6 +73,13 @@ class AsyncLinear(Batching):
         """Waiting requests from which on the batch that fills counts as full."""
         self.launched: deque[tuple[float, int]] = deque(maxlen=window)
         """When the last launches were, and how many requests had arrived by then."""
+
+    def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
+        serial = list(dict.fromkeys(mode.type.name for mode in modes if mode.on_cpu or mode.type.streams == 1))
+        if not serial:
+            return ()
+        text = f"overlaps nothing on {' and '.join(serial)}, where one launch is in flight at a time: it does what "
+        return (f"{text}serial_greedy does; give the GPUs streams: 2",)
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         kinds = {mode.type.name for mode in queue.service.shape.modes}

@@ -35,14 +35,14 @@ PATIENCE = 2.0
 class BatOpt(Batching):
     """The threshold of least mean response.
 
-    max_batch: b, the largest batch (the mode's own limit holds besides).
+    max_batch: b, the largest batch; that of the service unless given, of which the model knows the first 64 sizes.
     states: N, at least twice b; four times it unless given.
     window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
     """
 
     def __init__(
         self,
-        max_batch: Annotated[int, Field(ge=1, le=MOST)] = 64,
+        max_batch: Annotated[int, Field(ge=1, le=MOST)] | None = None,
         states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,

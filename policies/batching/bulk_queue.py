@@ -21,6 +21,8 @@ RATIO = 1.1
 
 MOST = 512
 """Largest batch of these models: their cost grows with the third power of the states."""
+MODELED = 64
+"""Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
 
 
 def rounded(rate: float) -> float:
@@ -33,9 +35,10 @@ def states_for(batch: int, wanted: int | None) -> int:
     return 4 * batch if wanted is None else max(wanted, 2 * batch)
 
 
-def batch_times(queue: RequestQueue, placement: Placement, most: int) -> np.ndarray:
+def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
     """Seconds of batches of 1, 2, ... requests, all stages, as far as estimates tell."""
-    return np.array([queue.stages(size, placement).total for size in range(1, limit(placement, most) + 1)])
+    sizes = range(1, limit(placement, most or MODELED) + 1)
+    return np.array([queue.stages(size, placement).total for size in sizes])
 
 
 def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:

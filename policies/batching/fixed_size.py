@@ -25,10 +25,10 @@ class FixedSize(Batching):
     """
 
     def __init__(self, size: Annotated[int, Field(ge=1)] = 8):
-        self.size = size
+        self.max_batch: int = size
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
-        size, waiting = limit(placement, self.size), len(queue)
+        size, waiting = limit(placement, self.max_batch), len(queue)
         if waiting >= size or queue.over:
             return Take(min(waiting, size))
         return Linger(count=size)

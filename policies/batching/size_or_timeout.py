@@ -20,6 +20,7 @@ from pydantic import Field
 from policies.batching.sizing import limit
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
+from sim.model.tasks import UNLIMITED_BATCH
 from sim.model.units import Seconds
 from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
 
@@ -27,16 +28,17 @@ from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
 class SizeOrTimeout(Batching):
     """Full batches at once, others after a timeout.
 
-    max_batch_size: requests of a full batch (the mode's own limit holds besides).
+    max_batch_size: requests of a full batch; unless given the largest of allowed_batch_sizes, else that of the service.
     batch_timeout: how long the first request of a batch waits for others while the device has room; 0: not at all.
-    allowed_batch_sizes: increasing, the last being max_batch_size; a batch computes as if it had the next of them.
+    allowed_batch_sizes: increasing, the last being max_batch_size where that is given; a batch computes as if it had
+        the next of them.
     max_enqueued_batches: when so many full batches wait, what comes is rejected.  Rejections are noted when the
     device next has room.
     """
 
     def __init__(
         self,
-        max_batch_size: Annotated[int, Field(ge=1)] = 32,
+        max_batch_size: Annotated[int, Field(ge=1)] | None = None,
         batch_timeout: Annotated[Seconds, Field(ge=0)] = 0.0,
         allowed_batch_sizes: list[Annotated[int, Field(ge=1)]] | None = None,
         max_enqueued_batches: Annotated[int, Field(ge=1)] | None = None,
@@ -44,26 +46,37 @@ class SizeOrTimeout(Batching):
         sizes = allowed_batch_sizes or []
         if any(one >= other for one, other in zip(sizes, sizes[1:], strict=False)):
             raise _refused(f"{sizes} is not increasing; give each size once, in ascending order")
+        if sizes and max_batch_size is None:
+            max_batch_size = sizes[-1]
         if sizes and sizes[-1] != max_batch_size:
             raise _refused(f"the last of {sizes} is not max_batch_size, which is {max_batch_size}; make them equal")
-        self.max_batch_size = max_batch_size
+        self.max_batch = max_batch_size
         self.batch_timeout = batch_timeout
         self.sizes = sizes
-        self.capacity = None if max_enqueued_batches is None else max_enqueued_batches * max_batch_size
-        self.per_request = self.capacity is not None  # the newest have to be told apart
+        self.max_enqueued_batches = max_enqueued_batches
+        self.per_request = max_enqueued_batches is not None  # the newest have to be told apart
+        self.capacity: int | None = None
+        """Requests that may wait; those that arrive beyond it are rejected."""
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         least = min(mode.batch_limit for mode in queue.service.shape.modes)
         if self.sizes and self.sizes[0] > least:
             text = f"service {queue.service.name} takes batches of at most {least}; allow a smaller size too"
             raise _refused(text, queue.service.policy_key)
+        if self.max_enqueued_batches is not None:
+            limits = [mode.batch_limit for mode in queue.service.shape.modes]
+            full = max(limits) if self.max_batch is None else self.max_batch
+            if full >= UNLIMITED_BATCH:
+                text = f"service {queue.service.name} sets no largest batch, so no number of them is full; "
+                raise _refused(f"{text}give max_batch_size", queue.service.policy_key, "max_enqueued_batches")
+            self.capacity = self.max_enqueued_batches * full
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
         waiting = len(queue)
         if self.capacity is not None and waiting > self.capacity:
             # Nobody has left since the queue was full, so those that came since stand behind its last place.
             return Discard(queue.tasks()[self.capacity :], "the queue is full", expired=False)
-        most = limit(placement, self.max_batch_size)
+        most = limit(placement, self.max_batch)
         if self.sizes and self.sizes[-1] > most:
             most = self.sizes[bisect_right(self.sizes, most) - 1]
         if waiting < most:
@@ -74,5 +87,5 @@ class SizeOrTimeout(Batching):
         return Take(count, self.sizes[bisect_left(self.sizes, count)] if self.sizes else None)
 
 
-def _refused(what: str, policy: str = "policy.batching") -> ScenarioError:
-    return ScenarioError(Problem(what, key=f"{policy}.allowed_batch_sizes"))
+def _refused(what: str, policy: str = "policy.batching", key: str = "allowed_batch_sizes") -> ScenarioError:
+    return ScenarioError(Problem(what, key=f"{policy}.{key}"))

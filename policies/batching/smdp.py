@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.bulk_queue import MOST, BulkQueue, batch_times, rounded, states_for
+from policies.batching.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
 from policies.batching.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
@@ -38,15 +38,16 @@ class Smdp(Batching):
     """Batch sizes from a table, solved for the rate.
 
     power_weight: seconds of mean response that a watt of mean power is worth.
-    max_batch: largest batch (the mode's own limit holds besides).
-    states: queue lengths that are told apart, at least twice max_batch; four times it unless given.
+    max_batch: largest batch; that of the service unless given.  Then the table has sizes up to 64, and where it says 64
+        a batch takes all waiting requests that the service allows.
+    states: queue lengths that are told apart, at least twice the largest size of the table; four times it unless given.
     window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
     """
 
     def __init__(
         self,
         power_weight: Annotated[Seconds, Field(ge=0)] = 0.0,
-        max_batch: Annotated[int, Field(ge=1, le=MOST)] = 32,
+        max_batch: Annotated[int, Field(ge=1, le=MOST)] | None = None,
         states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
@@ -69,7 +70,8 @@ class Smdp(Batching):
         table = self.table(queue, placement, rate)
         size = table[min(waiting, len(table) - 1)]
         if size:
-            return Take(size)
+            modeled = limit(placement, self.max_batch or MODELED)
+            return Take(size if size < modeled else min(waiting, limit(placement, self.max_batch)))
         wanted = waiting + 1
         while not table[wanted]:
             wanted += 1

@@ -67,7 +67,7 @@ class Level:
 class TritonDynamic(Batching):
     """The dynamic batcher of Triton, with its parameters.
 
-    max_batch_size: largest batch (the mode's own limit holds besides).
+    max_batch_size: largest batch; that of the service unless given.
     preferred_batch_size: sizes that go at once; the largest alone unless given.
     max_queue_delay: how long the oldest request of a batch waits for others.
     priority_levels: level 1 is the most urgent.  A request of priority p is of level `priority_levels` − p.
@@ -78,7 +78,7 @@ class TritonDynamic(Batching):
 
     def __init__(
         self,
-        max_batch_size: Annotated[int, Field(ge=1)] = 32,
+        max_batch_size: Annotated[int, Field(ge=1)] | None = None,
         preferred_batch_size: list[Annotated[int, Field(ge=1)]] | None = None,
         max_queue_delay: Annotated[Seconds, Field(ge=0)] = 0.0,
         priority_levels: Annotated[int, Field(ge=1)] = 1,
@@ -92,9 +92,9 @@ class TritonDynamic(Batching):
             if not 1 <= number <= priority_levels:
                 raise _refused("priority_queue_policy", f"there is no level {number}; they are 1 to {priority_levels}")
         preferred = sorted(preferred_batch_size or [])
-        if preferred and preferred[-1] > max_batch_size:
+        if max_batch_size is not None and preferred and preferred[-1] > max_batch_size:
             raise _refused("preferred_batch_size", f"{preferred[-1]} is more than max_batch_size, {max_batch_size}")
-        self.max_batch_size = max_batch_size
+        self.max_batch = max_batch_size
         self.preferred = preferred
         self.max_queue_delay = max_queue_delay
         default = QueuePolicy(max_queue_size, timeout, timeout_action)
@@ -111,7 +111,7 @@ class TritonDynamic(Batching):
         late = [task for level in self.levels for task in level.time_out(now)]
         if late:
             return Discard(late, "timed out")
-        most = limit(placement, self.max_batch_size)
+        most = limit(placement, self.max_batch)
         waiting = len(queue)
         pending = min(waiting, most)
         until = self._oldest(pending) + self.max_queue_delay

@@ -5,7 +5,8 @@ lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is 
 node, whose tasks start in the order in which they came.
 Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
 Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
-Multi-Accelerator Based Platforms (2010).  There as here a core drives each GPU (`driver_cores`).
+Multi-Accelerator Based Platforms (2010).  There a core drives each GPU: `driver_cores: 1` of the nodes says so,
+for every policy.
 With `prefetch`, on as in StarPU, what the next task of each line reads moves while the one before computes.
 Weakness: no ratio; links are taken for idle, and data that tasks before it in the line will bring for missing.
 Cost: O(copies of what it reads + kinds of node × types + log devices) a task; linear in the devices of a type for
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from policies.dynamic.earliest import Cores, EarliestLine
+from policies.dynamic.earliest import EarliestLine
 from policies.dynamic.lines import Line
 from sim.model.plan import Placement
 from sim.model.tasks import Task
@@ -26,14 +27,13 @@ from sim.policy import Decision, Fetch, View
 class Dmda(EarliestLine):
     """Least expected completion, transfers included.
 
-    driver_cores: cores that get no work, for each GPU of their node.
     prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
     """
 
     with_data = True
 
-    def __init__(self, driver_cores: Cores = 1, prefetch: bool = True):
-        super().__init__(driver_cores)
+    def __init__(self, prefetch: bool = True):
+        super().__init__()
         self.prefetch = prefetch
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:

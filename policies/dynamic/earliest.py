@@ -6,11 +6,9 @@ nodes of one kind, equally far from the task's data) only the one that is free f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Annotated
-
-from pydantic import Field
 
 from policies.dynamic.lines import AssigningScheduler, Job, Line
 from sim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
@@ -18,7 +16,6 @@ from sim.model.plan import Placement, can_host
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 
-Cores = Annotated[int, Field(ge=0, strict=True)]
 NEAR = 16
 """Nodes near the data of a task whose devices are looked at one by one."""
 
@@ -64,18 +61,10 @@ class Alike:
 
 
 class EarliestLine(AssigningScheduler):
-    """Into the line of the earliest expected end; `expected` says how long, ties go to the faster mode.
-
-    driver_cores: cores of a node, for each of its GPUs, that get no work because they drive it; a task that would
-        find too few cores on every node without them gets them all the same.
-    """
+    """Into the line of the earliest expected end; `expected` says how long, ties go to the faster mode."""
 
     with_data = False
     """Does the place of data matter?"""
-
-    def __init__(self, driver_cores: Cores = 1):
-        super().__init__()
-        self.driver_cores = driver_cores
 
     def make_lines(self, cluster: Cluster) -> list[Line]:
         lines: list[Line] = []
@@ -83,9 +72,8 @@ class EarliestLine(AssigningScheduler):
         self._alike: dict[DeviceType, list[Alike]] = {}
         self._on_node: dict[tuple[int, DeviceType], list[Line]] = {}
         for node in cluster.nodes:
-            cores = max(0, node.cpus - self.driver_cores * len(node.accelerators))
             devices = [(device, self.unit(device.type)) for device in node.accelerators]
-            for device, lanes in [(node.cpu, cores)] * bool(node.cpus) + devices:
+            for device, lanes in [(node.cpu, node.cpus)] * bool(node.cpus) + devices:
                 line = Line(len(lines), device.type, lanes, device)
                 lines.append(line)
                 self._on_node.setdefault((node.index, device.type), []).append(line)
@@ -101,7 +89,7 @@ class EarliestLine(AssigningScheduler):
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> Job | None:
-        best: tuple[bool, float] | None = None
+        best = math.inf
         chosen: Job | None = None
         items = dict.fromkeys((*task.reads, *task.writes))
         size = sum(view.items[item].size for item in items)
@@ -116,9 +104,8 @@ class EarliestLine(AssigningScheduler):
                 placement = Placement(mode, tuple(line.device for line in lines if line.device is not None))
                 free = max(line.free_at(need, view.now) for line in lines)
                 begin, end = self.expected(task, placement, free, view)
-                rank = (need > lines[0].lanes, end)
-                if best is None or rank < best:
-                    best = rank
+                if chosen is None or end < best:
+                    best = end
                     chosen = Job(task, mode, placement, lines, need, begin, end - begin)
         return chosen
 

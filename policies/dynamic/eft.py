@@ -14,20 +14,14 @@ cores and fractions.
 
 from __future__ import annotations
 
-from policies.dynamic.earliest import Cores, EarliestLine
+from policies.dynamic.earliest import EarliestLine
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import View
 
 
 class Eft(EarliestLine):
-    """Earliest finish time by estimates of computing only.
-
-    driver_cores: cores that get no work, for each GPU of their node.
-    """
-
-    def __init__(self, driver_cores: Cores = 0):
-        super().__init__(driver_cores)
+    """Earliest finish time by estimates of computing only."""
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
         mode = placement.mode

@@ -22,9 +22,8 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any
 
-from policies.dynamic.earliest import Cores
 from sim.model.cluster import MILLI, WHOLE, Device
-from sim.model.plan import Placement, can_host
+from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Shape, Task
 from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
 
@@ -73,14 +72,9 @@ class Worker:
 
 
 class Lws(Scheduler):
-    """Work stealing by locality.
+    """Work stealing by locality."""
 
-    driver_cores: cores of a node, for each of its GPUs, that get no work because they drive it; a task that would
-        find too few cores on every node without them gets them all the same.
-    """
-
-    def __init__(self, driver_cores: Cores = 1):
-        self.driver_cores = driver_cores
+    def __init__(self) -> None:
         self._tickets = count()
         self._turn = 0
         self._before: Any = None
@@ -97,9 +91,6 @@ class Lws(Scheduler):
         self._open: list[int] = []
         """Nodes with a worker that is not known to be full, in order."""
         self._down: dict[int, None] = {}
-        self._narrow: dict[Shape, bool] = {}
-        self._wide = False
-        """Has a task come that needs driver cores?"""
 
     def prepare(self, problem: PlanProblem) -> None:
         self._before = problem.tasks.predecessors
@@ -110,10 +101,9 @@ class Lws(Scheduler):
         self._on_node: list[list[Worker]] = []
         self._of_device: dict[int, Worker] = {}
         for node in self._nodes:
-            cores = max(0, node.cpus - self.driver_cores * len(node.accelerators)) * MILLI
             here = []
             for device in [node.cpu] * bool(node.cpus) + list(node.accelerators):
-                room = cores if device is node.cpu else WHOLE * device.type.streams
+                room = node.cpus * MILLI if device is node.cpu else WHOLE * device.type.streams
                 worker = Worker(device, len(self.workers), room)
                 self.workers.append(worker)
                 self._of_device[device.index] = worker
@@ -125,9 +115,6 @@ class Lws(Scheduler):
 
     def ready(self, task: Task) -> None:
         self._ended(task)  # a device failed under it
-        if not self._wide and not self._can_do_without(task):
-            self._wide = True
-            self._open = list(range(len(self._nodes)))
         worker = self._home(task)
         deque = worker.deques.get(task.shape)
         if deque is None:
@@ -264,7 +251,7 @@ class Lws(Scheduler):
             if mode.type is not worker.device.type:
                 continue
             placement: Placement | None
-            if worker.used + _room(mode) > worker.room and (worker.used or self._can_do_without(task)):
+            if worker.used + _room(mode) > worker.room:
                 continue
             if mode.gpus <= 1:
                 placement = Placement(mode, (worker.device,))
@@ -278,18 +265,7 @@ class Lws(Scheduler):
 
     def _full(self, worker: Worker) -> bool:
         """Does it work as much as it may?"""
-        return worker.used >= worker.room and (worker.used > 0 or not self._wide)
-
-    def _can_do_without(self, task: Task) -> bool:
-        """Is there a node for the task that leaves the driver cores alone?"""
-        shape = task.shape
-        if shape not in self._narrow:
-            self._narrow[shape] = any(
-                can_host(self._nodes[worker.device.node], mode) and (not mode.on_cpu or mode.cpus <= worker.room)
-                for worker in self.workers
-                for mode in worker.runs(shape)
-            )
-        return self._narrow[shape]
+        return worker.used >= worker.room
 
     def _start(self, task: Task, placement: Placement) -> Start:
         workers = [self._of_device[device.index] for device in placement.devices]

@@ -31,7 +31,6 @@ import numpy as np
 from pydantic import Field
 
 from policies.dynamic.dmda import Dmda
-from policies.dynamic.earliest import Cores
 from policies.dynamic.lines import Job, Line
 from sim.model.plan import Placement, can_host
 from sim.model.tasks import WAITING, Mode, Task
@@ -63,7 +62,6 @@ class Dada(Dmda):
 
     alpha: the share of what a device can do that is given away by affinity alone; 0 is the dual approximation.
     transfers: are transfers counted in the time of a task?
-    driver_cores: cores that get no work, for each GPU of their node.
     prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
     """
 
@@ -71,10 +69,9 @@ class Dada(Dmda):
         self,
         alpha: Annotated[float, Field(ge=0, le=1)] = 0.25,
         transfers: bool = True,
-        driver_cores: Cores = 1,
         prefetch: bool = True,
     ):
-        super().__init__(driver_cores, prefetch)
+        super().__init__(prefetch)
         self.alpha = alpha
         self.transfers = transfers
         self._places: dict[int, tuple[Line, Mode, float]] = {}

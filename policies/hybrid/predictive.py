@@ -3,10 +3,12 @@
 Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
 devices that it would keep busy, and forecast (`policies.prediction`):
 
-scale    as many devices stay awake as the greatest load forecast within one waking time needs at the target
-         utilisation, and what waits besides; so those for a rise are awake when it comes, not a waking time later.
-         With the predictor `last_value` this is an autoscaler that reacts; with the signal `utilisation` besides it is
-         that of Kubernetes, which measures how busy the devices are (`policies.hybrid.autoscaling`).
+scale    as many devices stay awake as the load within one waking time needs at the target utilisation, and what waits
+         besides.  That load is at least what is measured now, and what the forecast expects it to rise by; so devices
+         for a rise are awake when it comes, not a waking time later, and on a day unlike those before they follow what
+         is measured (`policies.prediction.series`).
+         With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilisation`
+         besides it is that of Kubernetes, which measures how busy the devices are (`policies.hybrid.autoscaling`).
 reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
          long as `ahead`, about as long as one of them runs: they are not stopped when the peak comes, so they must not
          have begun.  Meanwhile they may run on cores or in a smaller mode, if they have one that fits.
@@ -16,7 +18,8 @@ that is looked ahead is over, in devices.
 Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
 Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
 Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
-Weakness: a load unlike the days before is scaled for as if it were like them, apart from the level, which follows; a
+Weakness: on a day unlike those before it is no better than an autoscaler that reacts, and makes ready once for each
+rise that does not come; what is reserved goes by the forecast alone, of which only the level follows such a day.  A
 gang that needs more devices on one node than are awake there may have to wait until nothing runs.
 Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).
 """
@@ -32,7 +35,7 @@ from pydantic import Field
 from policies.hybrid.autoscaling import Pool
 from policies.hybrid.demand import Requests, asked_of, waiting_work
 from policies.hybrid.part_view import PartView
-from policies.prediction import Chosen, ChosenPredictor, Score, Series, chosen, told
+from policies.prediction import ENOUGH, Chosen, ChosenPredictor, Score, Series, chosen, told
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device, DeviceType
 from sim.model.plan import Placement
@@ -53,6 +56,8 @@ class Predictive(Scheduler):
     signal: what is measured: the work that arrives, or how many devices are busy.
     target: part of the awake devices that the load may keep busy.
     interval: seconds between measurements.
+    memory: seconds whose mean is what is measured now, more while fewer than eight arrivals came in them; predictors
+        that expect what was measured (last_value, ewma) have a memory of their own.
     stabilisation: seconds for which the number of devices that was wanted once is kept.
     reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
     """
@@ -67,6 +72,7 @@ class Predictive(Scheduler):
         signal: Literal["arrivals", "utilisation"] = "arrivals",
         target: Annotated[float, Field(gt=0, le=1)] = 0.7,
         interval: Annotated[Seconds, Field(gt=0)] = 60.0,
+        memory: Annotated[Seconds, Field(gt=0)] = 300.0,
         stabilisation: Annotated[Seconds, Field(ge=0)] = 300.0,
         least: Annotated[int, Field(ge=0)] = 1,
         reserve: list[str] | None = None,
@@ -78,6 +84,7 @@ class Predictive(Scheduler):
         self.signal = signal
         self.target = target
         self.interval = interval
+        self.memory = memory
         self.stabilisation = stabilisation
         self.least = least
         self.protected = dict.fromkeys(reserve or ())
@@ -148,7 +155,7 @@ class Predictive(Scheduler):
         self._next = view.now + self.interval
 
     def _series(self, lead: float) -> Series:
-        return Series(self.predictor.make(), self.interval, lead + self.interval, self.score)
+        return Series(self.predictor.make(), self.interval, lead + self.interval, self.score, self.memory)
 
     def ready(self, task: Task) -> None:
         self._release(task)
@@ -156,7 +163,7 @@ class Predictive(Scheduler):
             self._came[task.index] = None
             asked = asked_of(task)
             if asked is not None and not any(task.shape is one.queue.service.shape for one in self._requests):
-                self._arrived(*asked, task.class_)
+                self._arrived(*asked, 1, task.class_)
         self.by.ready(task)
 
     def finished(self, task: Task) -> None:
@@ -211,19 +218,19 @@ class Predictive(Scheduler):
 
     # Measuring --------------------------------------------------------------------------------------------------
 
-    def _arrived(self, kind: DeviceType, seconds: float, name: str) -> None:
-        """Work came for a type of device, of a class or service."""
+    def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
+        """Work came for a type of device, of so many tasks of a class or requests to a service."""
         if self.scale and self.signal == "arrivals" and kind in self.loads:
-            self.loads[kind].note(seconds)
+            self.loads[kind].note(seconds, count)
         if name in self.protected and kind in self.peaks:
-            self.peaks[kind].note(seconds)
+            self.peaks[kind].note(seconds, count)
 
     def _watch(self, view: View) -> None:
         """Since the last round the same devices were busy."""
         if self.signal == "utilisation":
             passed, self._since = min(view.now, self._next) - self._since, view.now
             for kind, busy in self._busy.items():
-                self.loads[kind].note(busy * passed)
+                self.loads[kind].note(busy * passed, ENOUGH)  # how many are busy is seen, not guessed from arrivals
 
     def _see(self, view: View) -> None:
         """Which devices are busy from now on."""
@@ -237,7 +244,7 @@ class Predictive(Scheduler):
         for one in self._requests:
             count = one.new()
             if one.kind is not None:
-                self._arrived(one.kind, count * one.each, one.queue.service.name)
+                self._arrived(one.kind, count * one.each, count, one.queue.service.name)
         for series in (*self.loads.values(), *self.peaks.values()):
             series.measure(end)
         for kind, series in self.peaks.items():
@@ -255,7 +262,7 @@ class Predictive(Scheduler):
         )
         for kind, pool in self.pools.items():
             series = self.loads[kind]
-            pool.want(view.now, (series.peak + waiting.get(kind, 0.0) / series.lead) / self.target)
+            pool.want(view.now, (series.demand + waiting.get(kind, 0.0) / series.lead) / self.target)
             if stuck and kind in waiting:
                 pool.want_all()  # what waits does not fit on what is awake, and nothing will come free
 

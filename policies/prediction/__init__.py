@@ -19,9 +19,10 @@ from policies.prediction.contract import Predictor
 from policies.prediction.durations import DurationHistory
 from policies.prediction.errors import PredictionError, Score, backtest, prediction_error, told
 from policies.prediction.fading import FadingSum
+from policies.prediction.recent import ENOUGH, Recent
 from policies.prediction.series import Series
 
 __all__ = [
-    "PREDICTORS", "Chosen", "ChosenPredictor", "DurationHistory", "FadingSum", "PredictionError", "Predictor", "Score",
-    "Series", "backtest", "chosen", "prediction_error", "told",
+    "ENOUGH", "PREDICTORS", "Chosen", "ChosenPredictor", "DurationHistory", "FadingSum", "PredictionError", "Predictor",
+    "Recent", "Score", "Series", "backtest", "chosen", "prediction_error", "told",
 ]  # fmt: skip

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from sim.errors import UsageError
 
 
 class Predictor:
     """Base of predictors: keeps the time, refuses what is no observation.  Subclasses give `_learn` and `_expect`."""
+
+    flat: ClassVar[bool] = False
+    """Does it expect what was measured lately, however far ahead it is asked?"""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -20,6 +20,8 @@ from sim.model.units import Seconds
 class Ewma(Predictor):
     """The mean of the last `memory` seconds or so."""
 
+    flat = True
+
     def __init__(self, memory: Annotated[Seconds, Field(gt=0)] = 600.0):
         if not memory > 0:
             raise ValueError(f"memory is a time above 0, not {memory:g} s")

@@ -14,5 +14,7 @@ from policies.prediction.contract import Predictor
 class LastValue(Predictor):
     """What was observed last."""
 
+    flat = True
+
     def _expect(self, horizon: float) -> float:
         return self.last

@@ -1,8 +1,18 @@
-"""A load, measured interval by interval, with its forecasts and how they turned out.
+"""A load, measured interval by interval, with its forecasts, how they turned out, and what must be ready for it.
 
 What is noted between two instants counts as the rate of that interval, at its middle.  Forecasts are for the coming
 intervals, up to the lead: their greatest is what must be ready for, and their mean is held against what came, when the
 lead is over.  (A single short interval would be held against little but chance.)
+
+`demand` takes its level from what is measured now and from the forecast what is going to change:
+
+    rise     the greatest forecast less what the predictor expected of the time that the measured mean is over;
+             nothing if it is no more than twice the error of the forecasts of late
+    demand   measured + rise, or the greatest forecast where that is more, by at most `NOISE` standard errors
+
+So a day that breaks with the rhythm is met as by an autoscaler that reacts: demand is never less than what is measured,
+what does not come is made ready for once, for about one lead, and forecasts that have erred are not believed.  On a
+day like those before it is the forecast, which does not jump with chance as the measured mean does.
 """
 
 from __future__ import annotations
@@ -12,9 +22,17 @@ from collections import deque
 
 from policies.prediction.contract import Predictor
 from policies.prediction.errors import Score
+from policies.prediction.ewma import Ewma
+from policies.prediction.recent import Recent
 
 MOST_ASKED = 12
 """Times within the lead at which a forecast is asked for its peak."""
+NOISE = 0.5
+"""Standard errors by which what is measured may fall short of the load by chance."""
+DOUBTFUL = 2.0
+"""Times the mean error of the forecasts of late that a rise must exceed."""
+LEADS = 10
+"""Leads over which that error is averaged."""
 
 
 class Series:
@@ -22,18 +40,22 @@ class Series:
 
     interval: seconds between measurements.  lead: how far ahead it is asked, in seconds.
     score: where the errors of forecasts are noted; perhaps that of several series.
+    memory: seconds of which the mean is what is measured now, more while too few arrivals came.
     """
 
-    def __init__(self, predictor: Predictor, interval: float, lead: float, score: Score):
+    def __init__(self, predictor: Predictor, interval: float, lead: float, score: Score, memory: float = 300.0):
         self.predictor = predictor
         self.interval = interval
         self.lead = lead
         self.score = score
         self.peak = 0.0
         """The greatest load that the last forecasts expect within the lead."""
+        self.demand = 0.0
+        """The load that must be ready for within the lead; of a flat predictor its forecast."""
         self.forecasts = self.fallbacks = 0
         self._noted = 0.0
         """Work since the last measurement."""
+        self._arrivals = 0.0
         self._steps = max(1, math.ceil(lead / interval - 1e-9))
         count = min(MOST_ASKED, self._steps)
         self._ahead = [interval * math.ceil(self._steps * (k + 1) / count) for k in range(count)]
@@ -41,10 +63,14 @@ class Series:
         self._said: deque[tuple[float, float]] = deque()
         """Of the last forecasts: the sum of all loads until then, and the mean expected."""
         self._sum = 0.0
+        self._recent = Recent(memory)
+        self._error = Ewma(LEADS * lead)
+        """Of what was forecast of a lead, its mean less what came, without its sign."""
 
-    def note(self, amount: float) -> None:
-        """So much came (device-seconds, say)."""
+    def note(self, amount: float, arrivals: float = 1.0) -> None:
+        """So much came (device-seconds, say), in so many arrivals."""
         self._noted += amount
+        self._arrivals += arrivals
 
     def measure(self, end: float) -> None:
         """An interval is over."""
@@ -52,10 +78,23 @@ class Series:
         self._sum += value
         if len(self._said) == self._steps:
             before, expected = self._said.popleft()
-            self.score.note((self._sum - before) / self._steps, expected)
+            came = (self._sum - before) / self._steps
+            self.score.note(came, expected)
+            self._error.observe(end, abs(came - expected))
         self.predictor.observe(end - self.interval / 2, value)
         found = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
         self.peak = max(found)
+        self.demand = self.peak if self.predictor.flat else self._demanded(end, value)
+        self._arrivals = 0.0
         self._said.append((self._sum, sum(found) / len(found)))
         self.forecasts += 1
         self.fallbacks += not self.predictor.own
+
+    def _demanded(self, end: float, value: float) -> float:
+        """Of what is measured and what is forecast, as the head of this file says."""
+        self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
+        measured, expected, error = self._recent.mean
+        rise = self.peak - expected
+        if rise <= DOUBTFUL * self._error.forecast(0.0):
+            rise = 0.0
+        return rise + max(measured, min(self.peak - rise, (1.0 + NOISE * error) * measured))

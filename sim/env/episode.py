@@ -91,7 +91,7 @@ class Episodes:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
         self.window, self.ahead = int(window), ahead
         first = self.build(self.scenario.model.seed, 0)
-        if self.parts.get("energy") and not first.cluster.powered:
+        if self.parts.get("energy") and not first.cluster.has_watts:
             raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
         self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)

@@ -183,7 +183,7 @@ class Energy(Reward):
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
         cluster = simulation.input.cluster
-        cores = [cluster.nodes[device.node].cpus if device.type.kind == "cpu" else 1 for device in cluster.devices]
+        cores = cluster.powered_units
         powers = [device.type.power for device in cluster.devices]
         idle = [power.idle * count for power, count in zip(powers, cores, strict=True)]
         asleep = [power.sleep * count for power, count in zip(powers, cores, strict=True)]

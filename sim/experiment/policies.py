@@ -157,7 +157,7 @@ def _label(value: Any) -> str:
 
 
 def _short(given: Any) -> str:
-    """`dmda (driver_cores: 0)`, also of a policy inside another."""
+    """`dmda (prefetch: false)`, also of a policy inside another."""
     if not isinstance(given, Mapping) or "name" not in given:
         return str(given)
     inside = ", ".join(f"{key}: {_short(inner)}" for key, inner in given.items() if key != "name")

@@ -192,6 +192,13 @@ class NodeSpec:
     """Of the node as a whole; its accelerators carry it in equal parts, without any its cores do."""
     partitions: tuple[str, ...] = ()
     """Names of the partitions (virtual clusters) to which these nodes belong."""
+    driver_cores: int = 0
+    """Of `cpus` those that drive one accelerator: for each accelerator so many cores run no tasks."""
+
+    @property
+    def drivers(self) -> int:
+        """Cores of a node that drive its accelerators."""
+        return self.driver_cores * sum(count for _, count in self.accelerators)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +239,7 @@ class Node:
     index: int
     name: str
     cpus: int
+    """Cores for tasks: those that drive its accelerators (`spec.drivers`) are not among them."""
     memory: int | None
     cpu: Device
     accelerators: tuple[Device, ...]
@@ -277,7 +285,10 @@ class Cluster:
             for _ in range(count):
                 local = len(accelerators)
                 accelerators.append(self._device(f"{name}/g{local}", kind, index, local, spec))
-        self.nodes.append(Node(index, name, spec.cpus, spec.memory, cpu, tuple(accelerators), spec))
+        cores = spec.cpus - spec.drivers
+        if cores < 0:
+            raise ValueError(f"{spec.drivers} driver cores are more than the {spec.cpus} cores of node {name}")
+        self.nodes.append(Node(index, name, cores, spec.memory, cpu, tuple(accelerators), spec))
 
     def _device(self, name: str, kind: DeviceType, node: int, local: int, spec: NodeSpec) -> Device:
         switch = None if spec.switch_size is None or local < 0 else local // spec.switch_size
@@ -298,12 +309,22 @@ class Cluster:
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Devices of a kind or type; of a CPU, its cores."""
-        return sum(
-            (self.nodes[d.node].cpus if d.type.kind == "cpu" else 1)
+        """Devices of a kind or type; of a CPU, its cores for tasks."""
+        units = zip(self.devices, self.units, strict=True)
+        return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
+
+    @cached_property
+    def units(self) -> list[int]:
+        """Of each device what tasks can take: the cores of a CPU, 1 of an accelerator."""
+        return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
+
+    @cached_property
+    def powered_units(self) -> list[int]:
+        """Of each device what draws power and costs money: of a CPU all cores, those that drive accelerators too."""
+        return [
+            self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
-            if kind in (d.type.kind, d.type.name)
-        )
+        ]
 
     @cached_property
     def prices(self) -> list[Price]:
@@ -326,18 +347,10 @@ class Cluster:
         """Does anything here cost money?"""
         return any(price != FREE for price in self.prices)
 
-    @property
-    def powered(self) -> bool:
-        """Is anything known of what devices draw?  Else their energy is undefined, not zero."""
-        powers = {device.type.power for device in self.devices}
-        return any(power.idle or power.busy or power.sleep for power in powers)
-
     def price_of(self, kind: str) -> float:
         """Money for a second of a device of this type (a core), on average over those there are; 0 of none."""
-        paid = [
-            (price.up, self.nodes[device.node].cpus if device.type.kind == "cpu" else 1)
-            for device, price in zip(self.devices, self.prices, strict=True) if device.type.name == kind
-        ]  # fmt: skip
+        devices = zip(self.devices, self.prices, self.units, strict=True)
+        paid = [(price.up, count) for device, price, count in devices if device.type.name == kind]
         number = sum(count for _, count in paid)
         return sum(price * count for price, count in paid) / number if number else 0.0
 
@@ -353,6 +366,9 @@ class Cluster:
         parts = []
         for spec, count in groups:
             inside = [f"{spec.cpus} core{'s' if spec.cpus != 1 else ''}"] if spec.cpus else []
+            if spec.drivers:
+                what = "GPUs" if all(kind.kind == "gpu" for kind, _ in spec.accelerators) else "accelerators"
+                inside[0] += f" ({spec.drivers} of them drive{'s' if spec.drivers == 1 else ''} {what})"
             inside += [f"{number} × {kind.name}" for kind, number in spec.accelerators if number]
             body = ", ".join(inside) or "empty"
             parts.append(f"{count} × ({body})" if count > 1 or len(groups) > 1 else body)

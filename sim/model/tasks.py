@@ -19,6 +19,9 @@ from sim.model.ragged import Ragged
 CLOSE = 1e-9
 """Intervals by which a time may miss a checkpoint and still end with it."""
 
+UNLIMITED_BATCH = 1 << 40
+"""Requests in a batch where neither the service nor memory sets a limit."""
+
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
 """Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
 
@@ -91,7 +94,7 @@ class Mode:
     upload: StageTime = field(default_factory=StageTime)
     download: StageTime = field(default_factory=StageTime)
     batch_limit: int = 1
-    """Most tasks in one launch."""
+    """Most tasks in one launch; UNLIMITED_BATCH where nothing limits them."""
     partition: Partition | None = None
     """The partition to which its tasks are bound."""
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from sim.errors import PolicyError
 from sim.model.plan import Placement
 from sim.model.service import Service
-from sim.model.tasks import Task
+from sim.model.tasks import Mode, Task
 from sim.policy.contract import Decision, Reject, Requests, Start, View, Wait
 
 
@@ -152,9 +152,18 @@ class Batching:
     per_request: bool = False
     """Does it look at single requests (`queue.tasks()`)?  Then each is an object of its own, which costs time."""
 
+    max_batch: int | None = None
+    """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too
+    little is a warning of the run."""
+
     undisturbed: bool = True
     """Does it only start batches?  One that moves models or sets frequencies, and does so through a scheduler of its
     own, says False: then no short way is taken."""
+
+    def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
+        """What a reader of the figures should know of this policy on a service with these modes: sentences without
+        their subject, which is the policy."""
+        return ()
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         """Once, before the first request."""

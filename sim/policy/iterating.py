@@ -98,6 +98,10 @@ class IterationPolicy:
     iterates: ClassVar[bool] = True
     """It batches by iterations, so it is for language models; policies that form whole batches are not."""
 
+    max_prompt_tokens: int | None = None
+    """A step begins no further prompt once it reads this many tokens; None: it begins any number.  A load for which
+    that is too little is a warning of the run."""
+
     def key(self, request: Generation) -> Any:
         """The order of the waiting requests, least first; constant while one waits."""
         return request.arrival

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
     """Of each device, for the time in which it was up or asleep."""
     up, asleep = _prices(cluster)
-    return use.count * (up * use.up + asleep * use.asleep)
+    return use.powered * (up * use.up + asleep * use.asleep)
 
 
 def device_cost_held(cluster: Cluster, use: Usage) -> np.ndarray:

@@ -55,7 +55,7 @@ def power_over_time(result: Result, bins: int = 200) -> pd.DataFrame:
     watts = _rate(launches.energy, launches)[launch] / np.maximum(places.sizes[launches.place[launch]], 1)
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     work = _in_bins(begin, end, watts, type_of[device], len(kinds), edges)
-    count = np.array([cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float)
+    count = np.array(cluster.powered_units, float)
     draws = [device.type.power for device in cluster.devices]
     idle_watts = np.array([draw.idle for draw in draws]) * count
     sleep_watts = np.array([draw.sleep for draw in draws]) * count

@@ -32,7 +32,9 @@ class Usage:
     low: float
     high: float
     count: np.ndarray
-    """Cores of a CPU, 1 for an accelerator."""
+    """Cores of a CPU for tasks, 1 for an accelerator."""
+    powered: np.ndarray
+    """The same with the cores that drive accelerators: they draw idle power and cost what others do."""
     up: np.ndarray
     asleep: np.ndarray
     busy: np.ndarray
@@ -53,11 +55,11 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     """All devices over [low, high)."""
     cluster = record.input.cluster
     devices = len(cluster.devices)
-    count = np.array([cluster.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in cluster.devices], float)
+    count, powered = np.array(cluster.units, float), np.array(cluster.powered_units, float)
     powers = [device.type.power for device in cluster.devices]
     up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
-    watts_idle = np.array([power.idle for power in powers]) * count
-    watts_sleep = np.array([power.sleep for power in powers]) * count
+    watts_idle = np.array([power.idle for power in powers]) * powered
+    watts_sleep = np.array([power.sleep for power in powers]) * powered
     launches, places = launches_of(record, table), Places(record)
 
     held = overlap(launches.decided, launches.end, low, high)
@@ -79,8 +81,8 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     unknown = 0.0 if cluster.has_watts else np.nan
     copied = [places.spread(launches.place, overlap(*span, low, high), devices) for span in spans]
     return Usage(
-        low=low, high=high, count=count, up=up, asleep=asleep, busy=busy, allocated=taken, launches=number,
-        uploading=copied[0], downloading=copied[1],
+        low=low, high=high, count=count, powered=powered, up=up, asleep=asleep, busy=busy, allocated=taken,
+        launches=number, uploading=copied[0], downloading=copied[1],
         dynamic=places.spread(launches.place, energy, devices) + unknown, wasted=wasted + unknown,
         idle=watts_idle * up + unknown, sleep=watts_sleep * asleep + unknown,
         watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
@@ -180,7 +182,7 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
     Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
     """
     cluster = record.input.cluster
-    kept = np.flatnonzero(use.count > 0)
+    kept = np.flatnonzero(use.powered > 0)
     devices = [cluster.devices[index] for index in kept]
     up = use.up * use.count
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -20,7 +20,7 @@ from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Item, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
-from sim.policy import Admission, PlanProblem, Scheduler
+from sim.policy import Admission, Batching, IterationPolicy, PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
 from sim.scenario.build_faults import build_faults, check_chances
 from sim.scenario.cluster_schema import Cluster as ClusterModel
@@ -69,8 +69,8 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0, loa
     policies = scenario.policies
     scheduler = _make(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else _make(policies.admission, scenario, problems)
-    batching = _batching(streams, scenario, problems)
-    iteration = _iteration(streams, scenario, problems)
+    batching = _batching(streams, scenario, context, problems)
+    iteration = _iteration(streams, scenario, context, problems)
     faults: list[Faults] = []
     try:
         faults = build_faults(model.faults, cluster, scenario.document, scenario.base)
@@ -152,7 +152,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     return [text], float(late.mean()) > HOPELESS
 
 
-def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[Any]:
+def _batching(streams: list[Stream], scenario: Scenario, context: Context, problems: list[Problem]) -> list[Any]:
     """A batching policy for each service that has requests."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
@@ -168,10 +168,22 @@ def _batching(streams: list[Stream], scenario: Scenario, problems: list[Problem]
         if iterates(spec):
             text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
             problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
-    return [
+    made = [
         _make(spec, scenario, problems, _place(stream, spec, policies.of_service))
         for stream, spec in zip(served, specs, strict=True)
     ]
+    for stream, spec, policy in zip(served, specs, made, strict=True):
+        if isinstance(policy, Batching):
+            modes = context.modes.shapes[int(stream.shape[0])].modes
+            context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
+            context.warnings += _overload(stream, spec, policy)
+    return made
+
+
+def _overload(stream: Stream, spec: PolicySpec, policy: Any) -> list[str]:
+    """What is to be said of a load that the devices of a service cannot serve."""
+    text = None if stream.overload is None else stream.overload(policy, spec.name)
+    return [] if text is None else [text]
 
 
 def iterates(spec: PolicySpec) -> bool:
@@ -179,7 +191,9 @@ def iterates(spec: PolicySpec) -> bool:
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
-def _iteration(streams: list[Stream], scenario: Scenario, problems: list[Problem]) -> list[tuple[Any, Any]]:
+def _iteration(
+    streams: list[Stream], scenario: Scenario, context: Context, problems: list[Problem]
+) -> list[tuple[Any, Any]]:
     """A batching and a routing policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
@@ -202,6 +216,8 @@ def _iteration(streams: list[Stream], scenario: Scenario, problems: list[Problem
             _make(spec, scenario, problems, _place(stream, spec, policies.of_service)),
             _make(routing, scenario, problems, _place(stream, routing, policies.routing_of)),
         ))
+        if isinstance(made[-1][0], IterationPolicy):
+            context.warnings += _overload(stream, spec, made[-1][0])
     return made
 
 

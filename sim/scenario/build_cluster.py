@@ -32,6 +32,11 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
         # Equal types are one object: modes and devices are matched by identity.
         merged = tuple((known[device.name][0], count) for device, count in spec.accelerators)
         spec = replace(spec, cpu_type=known[spec.cpu_type.name][0], accelerators=merged)
+        if spec.drivers > spec.cpus:
+            text = f"{spec.driver_cores} for each of {spec.drivers // spec.driver_cores} accelerators are more than the"
+            text = f"{text} {spec.cpus} cores of a node; give it more cpus, or fewer driver cores"
+            problems.append(document.problem((*path, "driver_cores"), text))
+            spec = replace(spec, driver_cores=0)
         specs.append(spec)
         for name in _names(spec):
             if name in names:
@@ -88,6 +93,7 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
     network = nodes.network
     return NodeSpec(
         cpus=nodes.cpus,
+        driver_cores=nodes.driver_cores,
         memory=nodes.memory,
         accelerators=tuple(accelerators),
         count=nodes.count,

@@ -270,6 +270,8 @@ class Nodes(Model):
     """How many equal nodes, 1 unless given."""
     cpus: Annotated[Whole, Field(le=1_000_000)] = 0
     """Cores of each node, none unless given."""
+    driver_cores: Annotated[Whole, Field(le=1_000_000)] = 0
+    """Cores that drive each accelerator of a node and run no tasks, 0 unless given."""
     memory: Bytes | None = None
     """Host memory of each node; no limit unless given."""
     cpu: Cpu = Cpu()

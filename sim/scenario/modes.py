@@ -180,7 +180,9 @@ class ModeBook:
         if mode.on_cpu:
             cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
             if mode.cpus > cores * 1000:
-                text = f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}"
+                driving = any(node.spec.drivers for node, _ in kinds.values() if node.cpu.type is device)
+                rest = " besides those that drive accelerators" if driving else ""
+                text = f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}{rest}"
                 total = sum(count * node.cpus for node, count in kinds.values() if node.cpu.type is device)
                 spread = mode.cpus <= total * 1000
                 return text + (" (cores of several nodes for one task are not modelled)" if spread else "")

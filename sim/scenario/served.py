@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sim.model.service import ResultCache, Service
-from sim.model.tasks import Mode, Tasks
+from sim.model.tasks import UNLIMITED_BATCH, Mode, Tasks
+from sim.policy import Batching
 from sim.scenario import service_schema
 from sim.scenario.demand_schema import Demand
 from sim.scenario.document import Path_, key_of
@@ -19,8 +20,6 @@ from sim.scenario.workload_schema import Entry
 
 OWN = ("service", "batching")
 """Where an entry names a batching policy for itself."""
-UNLIMITED = 1 << 40
-"""Requests in a batch where neither the service nor memory sets a limit."""
 
 
 class Served:
@@ -60,7 +59,7 @@ class Served:
 
     def _limit(self, way: service_schema.Variant, device: Any, memory: int) -> int:
         """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
-        limit = UNLIMITED if way.max_batch is None else way.max_batch
+        limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         if way.gpu_memory_per_item and device.memory is not None and device.kind != "cpu":
             room = device.memory - (self.service.model or 0) - memory * device.streams
             limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
@@ -138,20 +137,37 @@ class Served:
             text += f", and the way there and back {1e3 * away:.4g} ms" if away else ""
             raise self.context.fail((*self.path, "slo"), text)
         mean_in, mean_out = (0.0 if c is None else float(c.mean()) for c in (stream.bytes_in, stream.bytes_out))
-        capacity = sum(
-            self._capacity(mode, mean, mean_in, mean_out) for mode, (_, mean) in zip(modes, own, strict=True)
-        )
-        rate = _rate(entry, stream)
-        if rate > capacity:
-            self.context.warnings.append(
-                f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {capacity:.4g}/s: "
-                "the queue grows without bound"
-            )
 
-    def _capacity(self, mode: Mode, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second that the devices of a mode can serve, whatever the batch size: a pipeline of three
+        def capacity(limit: int) -> float:
+            means = zip(modes, own, strict=True)
+            return sum(self._capacity(mode, limit, mean, mean_in, mean_out) for mode, (_, mean) in means)
+
+        rate = _rate(entry, stream)
+
+        def overload(batching: Batching, policy: str) -> str | None:
+            """The largest batches serve the most requests; a policy may stop short of them."""
+            limit = max(mode.batch_limit for mode in modes)
+            most, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
+            if rate > most:
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {most:.4g}/s: "
+                    "the queue grows without bound"
+                )
+            if rate > (capped := capacity(cap)):
+                larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive, and {policy} forms batches of at most {cap}, with "
+                    f"which its devices serve at most {capped:.4g}/s: the load cannot be sustained; the service "
+                    f"allows {larger} ({most:.4g}/s)"
+                )
+            return None
+
+        stream.overload = overload
+
+    def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
+        """Requests per second that the devices of a mode can serve in batches up to a limit: a pipeline of three
         stages, of two where up and down share the link."""
-        size = min(mode.batch_limit, 10**9)
+        size = min(mode.batch_limit, limit, 10**9)
         up, down = _transfers(mode, size, bytes_in, bytes_out)
         compute = mode.fixed + each * size
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))

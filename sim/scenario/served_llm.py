@@ -11,6 +11,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.service import Autoscaling, LanguageService, StepTimes
 from sim.model.tasks import Mode, Tasks
+from sim.policy.iterating import IterationPolicy
 from sim.scenario import llm_schema
 from sim.scenario.document import Path_, key_of
 from sim.scenario.streams import Context, Stream
@@ -100,26 +101,47 @@ class ServedLanguage:
         if beyond:
             what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
             self.context.warnings.append(f"{self.name}: {what}")
-        self._warn_of_overload(_rate(entry, stream), prompt, output)
+        rate = _rate(entry, stream)
 
-    def _warn_of_overload(self, rate: float, prompt: np.ndarray, output: np.ndarray) -> None:
-        """The least a request takes of a replica: its tokens, with the fixed times shared by the fullest steps."""
+        def overload(batching: IterationPolicy, policy: str) -> str | None:
+            """The fullest steps serve the most requests; a policy may stop short of them."""
+            cap = batching.max_prompt_tokens
+            most = self._capacity(prompt, output, None)
+            if rate > most:
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {most:.4g}/s: "
+                    "the queue grows without bound"
+                )
+            if cap is not None and rate > (capped := self._capacity(prompt, output, cap)):
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive, and {policy} begins no further prompt once a step "
+                    f"reads {cap:,} tokens (max_prompt_tokens), with which its replicas serve at most {capped:.4g}/s: "
+                    f"the load cannot be sustained; without that limit they serve {most:.4g}/s"
+                )
+            return None
+
+        stream.overload = overload
+
+    def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_prompt_tokens: int | None) -> float:
+        """Requests per second that its replicas can serve: a request takes its tokens, and a share of its steps.
+
+        A step that decodes is shared by max_sequences, one that reads prompts by those that the policy lets begin; at
+        best the same steps do both.
+        """
         times, service = self.times, self.service
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
-        shared = times.per_sequence + times.fixed / service.max_sequences
-        decode = float((shared * decodes + times.per_context_token * context).mean())
+        decoding = float(decodes.mean()) / service.max_sequences
+        reading = 0.0 if max_prompt_tokens is None else float(np.minimum(1.0, prompt / max_prompt_tokens).mean())
+        decode = float((times.per_sequence * decodes + times.per_context_token * context).mean())
         prefill = float((times.per_prompt_token * prompt).mean())
+        both = prefill + decode + times.fixed * max(decoding, reading)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
-        loads = [(most, prefill + decode)]
+        loads = [(most, both)]
         if service.disaggregated is not None:
-            loads = [(service.disaggregated.prefill, prefill), (most, decode)]
-        capacity = min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
-        if rate > capacity:
-            self.context.warnings.append(
-                f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {capacity:.4g}/s: "
-                "the queue grows without bound"
-            )
+            alone = prefill + times.fixed * reading, decode + times.fixed * decoding
+            loads = [(service.disaggregated.prefill, alone[0]), (most, alone[1])]
+        return min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
 
 
 def _rate(entry: Entry, stream: Stream) -> float:

@@ -66,6 +66,9 @@ class Stream:
     language: LanguageModel | None = None
     resampled: str | None = None
     """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
+    overload: Callable[[Any, str], str | None] | None = None
+    """What to say of a load that the devices of its service cannot serve under a batching policy, given with its name;
+    None where they can."""
     clients: int = 0
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
 

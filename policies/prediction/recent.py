@@ -1,0 +1,49 @@
+"""What comes now: the mean of the last minutes, of longer where too few arrivals came in them to tell.
+
+Several exponentially weighted means are kept, each over twice the time of the one before; the shortest that holds
+`ENOUGH` arrivals counts, or the longest.  So a busy series is followed at once, and one with an arrival an hour does
+not jump with each of them.
+Cost: O(1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from policies.prediction.fading import FadingSum
+
+ENOUGH = 8
+"""Arrivals that a mean holds before it is believed."""
+MEMORIES = 7
+"""Means that are kept: the longest is over 64 times the time of the shortest."""
+
+
+class Mean(NamedTuple):
+    """What came lately, and what was expected of the same time; both weighted alike."""
+
+    value: float
+    expected: float
+    error: float
+    """Standard error of the value, as a part of it, where arrivals are Poisson's and all alike."""
+
+
+class Recent:
+    """Means of what was observed, and of what was expected then."""
+
+    def __init__(self, memory: float):
+        self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
+
+    def observe(self, time: float, value: float, expected: float, arrivals: float) -> None:
+        """An interval around a time: its value, what was expected of it, and the arrivals in it."""
+        for sums in self._sums:
+            for one, amount in zip(sums, (1.0, value, expected, arrivals), strict=True):
+                one.add(time, amount)
+
+    @property
+    def mean(self) -> Mean:
+        """Over the shortest time that holds enough arrivals.  At least one interval was observed."""
+        sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
+        weight, value, expected, arrivals = (one.total for one in sums)
+        # Weights that fade over m seconds have the variance of a plain mean over 2 m.
+        return Mean(value / weight, expected / weight, 1.0 / math.sqrt(2.0 * max(1.0, arrivals)))
