@@ -1,0 +1,71 @@
+"""What the jobs of a partition hold at once, beside what they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.model.cluster import WHOLE, Device, Partition
+from sim.model.tasks import Mode
+
+
+class Budget:
+    """GPUs (millionths) and nodes in use by the jobs of one partition with a limit on either."""
+
+    __slots__ = ("partition", "most_gpus", "most_nodes", "gpus", "on", "mask")
+
+    def __init__(self, partition: Partition):
+        self.partition = partition
+        self.most_gpus = None if partition.max_gpus is None else round(partition.max_gpus * WHOLE)
+        self.most_nodes = partition.max_nodes
+        self.gpus = 0
+        self.on: dict[int, int] = {}
+        """Devices in use by node."""
+        self.mask = 0
+        """Bitmask of the nodes in use."""
+
+    def copy(self) -> Budget:
+        """One on which takes and gives can be tried out."""
+        other = Budget(self.partition)
+        other.gpus, other.on, other.mask = self.gpus, dict(self.on), self.mask
+        return other
+
+    def take(self, mode: Mode, devices: Iterable[Device]) -> None:
+        self.gpus += mode.gpus * mode.share
+        for device in devices:
+            self.on[device.node] = self.on.get(device.node, 0) + 1
+            self.mask |= 1 << device.node
+
+    def give(self, mode: Mode, devices: Iterable[Device]) -> None:
+        self.gpus -= mode.gpus * mode.share
+        for device in devices:
+            left = self.on[device.node] - 1
+            if left:
+                self.on[device.node] = left
+            else:
+                del self.on[device.node]
+                self.mask &= ~(1 << device.node)
+
+    def enough(self, mode: Mode) -> bool:
+        """Are there GPUs left for one more launch, nodes aside?"""
+        return self.most_gpus is None or self.gpus + mode.gpus * mode.share <= self.most_gpus
+
+    def new_nodes(self) -> int:
+        """How many nodes more may come into use."""
+        return 1 << 30 if self.most_nodes is None else max(0, self.most_nodes - len(self.on))
+
+    def narrowed(self, mode: Mode, mask: int) -> int:
+        """Those of some nodes on which the limits let the mode start."""
+        if not self.enough(mode):
+            return 0
+        return mask if self.new_nodes() else mask & self.mask
+
+    def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
+        """Why the limits do not allow a launch there, as the end of a sentence; None if they do."""
+        if not self.enough(mode):
+            used, most = self.gpus / WHOLE, self.partition.max_gpus
+            held = f"jobs of partition {self.partition} hold {used:g} of their {most:g} GPUs"
+            return f"{held}, and the mode needs {mode.gpu_share:g}"
+        new = {device.node: None for device in devices if device.node not in self.on}
+        if len(new) > self.new_nodes():
+            return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.most_nodes} allowed"
+        return None

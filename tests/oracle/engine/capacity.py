@@ -1,0 +1,287 @@
+"""Give and take: what a launch may occupy, and what changes when it does or leaves.
+
+The quick ways serve launches that only compute, on devices in their normal state; all others go the long way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracle.engine.fitting import Fitting
+from oracle.engine.holdings import GpuState, NodeState, host_part
+from sim.model.cluster import WHOLE, Cluster, Device
+from sim.model.plan import Placement
+from sim.model.tasks import Mode
+
+
+class Capacity(Fitting):
+    """What is free where, and who may take it."""
+
+    def __init__(self, cluster: Cluster):
+        super().__init__(cluster)
+        self.releases = 0
+        """How often something has come free."""
+        self.undisturbed = True
+        """Has every device been in service ever since the start?"""
+
+    def refusal(self, placement: Placement) -> str | None:
+        """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
+        mode, devices = placement.mode, placement.devices
+        if len(set(devices)) != len(devices) or len(devices) != max(1, mode.gpus):
+            return f"mode {mode.name} needs {max(1, mode.gpus)} different devices, it names {len(devices)}"
+        by_node: dict[int, int] = {}
+        for device in devices:
+            state = self.of[device.index] if device.index < len(self.of) else None
+            if state is None or state.device is not device:
+                return f"{device} is not a device of this cluster"
+            if device.type is not mode.type:
+                return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+            if not mode.allows(device.node):
+                return f"{device} is not in partition {mode.partition}"
+            by_node[device.node] = by_node.get(device.node, 0) + 1
+            if not state.up or state.asleep or not self.nodes[device.node].up:
+                return f"{device} is {'asleep' if state.asleep else 'down'}"
+            if mode.gpus and not state.takes(mode):
+                if mode.gpu_memory > state.room:
+                    return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
+                return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
+        if mode.limited and (refusal := self.budget(mode).refusal(mode, devices)) is not None:
+            return refusal
+        if len(by_node) > 1 and not mode.span_any:
+            return f"mode {mode.name} does not span nodes"
+        for number, count in by_node.items():
+            node = self.nodes[number]
+            cpus, memory = host_part(mode, count)
+            if cpus > node.cpu_free:
+                return f"node {node.node} has {node.cpu_free / 1000:g} cores free and the mode needs {cpus / 1000:g}"
+            if memory > node.mem_free:
+                return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
+            if placement.cores is not None:
+                if len(set(placement.cores)) * 1000 != mode.cpus:
+                    return f"mode {mode.name} needs {mode.cpus / 1000:g} cores, it names {len(set(placement.cores))}"
+                if any(not node.cores >> core & 1 for core in placement.cores):
+                    return f"a core it names on {node.node} is busy"
+        return None
+
+    def quick_take(self, placement: Placement) -> int:
+        """Check and occupy in one go: the fast path for a launch on one device, or on whole accelerators of one
+        node, that are in their normal state.
+
+        Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
+        unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
+        """
+        mode = placement.mode
+        if mode.gpus > 1:
+            return self._quick_gang(placement)
+        device = placement.devices[0]
+        if len(placement.devices) > 1:
+            return -1
+        state = self.of[device.index]
+        if state.device is not device or device.type is not mode.type or not state.normal:
+            return -1
+        if mode.gpus:
+            node = state.node
+            if state.free < mode.share or not node.up:
+                return -1
+            if not mode.bare:
+                if mode.gpu_memory > state.room or mode.cpus > node.cpu_free or mode.memory > node.mem_free:
+                    return -1
+                if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+                    return -1
+                state.room -= mode.gpu_memory
+                node.cpu_free -= mode.cpus
+                node.mem_free -= mode.memory
+            state.free = free = state.free - mode.share
+            if free < WHOLE:
+                kind = state.kind
+                available = node.open[kind] = node.open[kind] & ~state.bit
+                if not available:
+                    self.with_open[kind] &= ~node.bit
+            if self.noting:
+                self.log.append(node.index)
+            return 0
+        if mode.cpus > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
+            return -1
+        state.cpu_free -= mode.cpus
+        state.mem_free -= mode.memory
+        self.log.append(state.index)
+        if mode.cpus == 1000:
+            core = state.cores & -state.cores
+            state.cores ^= core
+            return core
+        return self._take_cores(state, placement)
+
+    def _quick_gang(self, placement: Placement) -> int:
+        """`quick_take` for several whole accelerators of one node."""
+        mode, devices, of = placement.mode, placement.devices, self.of
+        node = self.nodes[devices[0].node]
+        if mode.gpu_memory or mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+            return -1
+        bits = 0
+        states = []
+        for device in devices:
+            state = of[device.index]
+            if (
+                state.device is not device
+                or not state.normal
+                or state.free != WHOLE  # of one stream: nothing else runs there
+                or state.node is not node
+                or device.type is not mode.type
+            ):
+                return -1
+            bits |= state.bit
+            states.append(state)
+        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:
+            return -1
+        for state in states:
+            state.free = 0
+        node.cpu_free -= mode.cpus
+        node.mem_free -= mode.memory
+        kind = states[0].kind
+        available = node.open[kind] = node.open[kind] & ~bits
+        if not available:
+            self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+        return 0
+
+    def quick_give(self, placement: Placement, cores: int) -> None:
+        """Release what `quick_take` occupied."""
+        mode = placement.mode
+        if mode.gpus > 1:
+            self.give(placement, None, cores)
+            return
+        self.releases += 1
+        state = self.of[placement.devices[0].index]
+        if not mode.gpus:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
+            state.cores |= cores
+            state.cpu_free += mode.cpus
+            state.mem_free += mode.memory
+            self.log.append(state.index)
+            return
+        node = state.node
+        if not mode.bare:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
+            state.room += mode.gpu_memory
+            node.cpu_free += mode.cpus
+            node.mem_free += mode.memory
+        state.free = free = state.free + mode.share
+        if free >= WHOLE and state.up and not state.asleep:
+            kind = state.kind
+            if not node.open[kind] and node.up:
+                self.with_open[kind] |= node.bit
+            node.open[kind] |= state.bit
+        if self.noting:
+            self.log.append(node.index)
+
+    def _note(self, node: NodeState) -> None:
+        """The node changed by other than the quick ways: bring masks and log along."""
+        for kind, available in enumerate(node.open):
+            if available and node.up:
+                self.with_open[kind] |= node.bit
+            else:
+                self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+
+    def take(self, placement: Placement, launch: Any) -> int:
+        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
+        mode, devices = placement.mode, placement.devices
+        if mode.limited:
+            self.budget(mode).take(mode, devices)
+        if mode.gpus == 0:
+            node = self.of[devices[0].index]
+            node.cpu_free -= mode.cpus
+            node.mem_free -= mode.memory
+            self._note(node)
+            return self._take_cores(node, placement)
+        mig = mode.type.sharing.kind == "mig"
+        for device in devices:
+            gpu = self.of[device.index]
+            if mig:
+                self._take_slice(gpu, mode.share, launch)
+            gpu.free -= mode.share
+            gpu.room -= mode.gpu_memory
+            if gpu.free < WHOLE:
+                gpu.node.open[gpu.kind] &= ~gpu.bit
+        for node, cpus, memory in self._host_parts(mode, devices):
+            node.cpu_free -= cpus
+            node.mem_free -= memory
+            self._note(node)
+        return 0
+
+    def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
+        """Release what `take` occupied."""
+        mode, devices = placement.mode, placement.devices
+        if mode.gpus == 0:
+            self.quick_give(placement, cores)
+            return
+        self.releases += 1
+        if mode.limited:
+            self.budget(mode).give(mode, devices)
+        for device in devices:
+            gpu = self.of[device.index]
+            if gpu.slices:
+                gpu.slices.pop(launch, None)
+            gpu.free = free = gpu.free + mode.share
+            gpu.room += mode.gpu_memory
+            if free >= WHOLE and gpu.up and not gpu.asleep:
+                gpu.node.open[gpu.kind] |= gpu.bit
+        for node, cpus, memory in self._host_parts(mode, devices):
+            node.cpu_free += cpus
+            node.mem_free += memory
+            self._note(node)
+
+    def _host_parts(self, mode: Mode, devices: tuple[Device, ...]) -> list[tuple[NodeState, int, int]]:
+        """What a launch holds on the host, by node: (node, cores, memory)."""
+        if not mode.span_any:
+            return [(self.nodes[devices[0].node], mode.cpus, mode.memory)]
+        counts: dict[int, int] = {}
+        for device in devices:
+            counts[device.node] = counts.get(device.node, 0) + 1
+        return [(self.nodes[number], *host_part(mode, count)) for number, count in counts.items()]
+
+    @staticmethod
+    def _take_cores(node: NodeState, placement: Placement) -> int:
+        """Whole cores get a name of their own (for pictures and plans); parts of cores do not."""
+        taken = 0
+        if placement.cores is not None:
+            for core in placement.cores:
+                taken |= 1 << core
+        else:
+            free = node.cores
+            for _ in range(placement.mode.cpus // 1000):
+                lowest = free & -free
+                taken |= lowest
+                free ^= lowest
+        node.cores &= ~taken
+        return taken
+
+    @staticmethod
+    def _take_slice(gpu: GpuState, share: int, launch: Any) -> None:
+        chosen = gpu.slice_for(share)
+        assert chosen is not None
+        layout, size = chosen
+        gpu.relaid = layout != gpu.layout
+        gpu.layout = layout
+        gpu.slices[launch] = size
+
+    def changed(self, state: GpuState | NodeState) -> None:
+        """Up, asleep or room of a device changed by other means."""
+        self.releases += 1
+        self.undisturbed = self.undisturbed and state.up and not state.asleep
+        if isinstance(state, NodeState):
+            self._note(state)
+            return
+        if state.open:
+            state.node.open[state.kind] |= state.bit
+        else:
+            state.node.open[state.kind] &= ~state.bit
+        self._note(state.node)

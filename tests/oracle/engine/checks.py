@@ -1,0 +1,222 @@
+"""Invariants, tested at the end of every round when `--check` is on.  Slow on purpose: everything is recounted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from oracle.engine.budgets import Budget
+from oracle.engine.holdings import GpuState, host_part
+from oracle.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, UPLOAD
+from oracle.engine.requests import Sliced
+from sim.errors import InvariantError
+from sim.model.cluster import WHOLE, Partition
+from sim.model.record import COMPLETED, UNFINISHED
+from sim.model.tasks import RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from oracle.engine.simulation import Simulation
+
+
+class Checker:
+    """Recounts what the engine keeps incrementally and compares."""
+
+    def __init__(self, simulation: Simulation):
+        self.simulation = simulation
+        self.checks = 0
+        self._last_now = -math.inf
+
+    def check(self) -> None:
+        self.checks += 1
+        self._time()
+        self._tasks()
+        self._capacity()
+        self._stages()
+        self._items()
+        if self.simulation.serving is not None:
+            for complaint in self.simulation.serving.complaints():
+                self._require(False, complaint)
+        if self.checks % 64 == 1:
+            self._columns()
+
+    def _require(self, condition: bool, what: str) -> None:
+        if not condition:
+            raise InvariantError(f"t = {self.simulation.clock._now:g} s: {what}")
+
+    def _time(self) -> None:
+        now = self.simulation.clock._now
+        self._require(now >= self._last_now, f"time ran backwards from {self._last_now:g} s")
+        self._last_now = now
+
+    def _tasks(self) -> None:
+        """Every task that has arrived is in exactly one place."""
+        simulation = self.simulation
+        in_launches = simulation.iterating
+        seen: set[int] = set()
+        for launch in simulation.running.values():
+            if launch.task is None:
+                in_launches += launch.requests.count
+            for task in launch.tasks:
+                in_launches += 1
+                self._require(task.state == RUNNING, f"{task} is in a launch but not marked running")
+                self._require(task._launch is launch, f"{task} does not know its launch")
+                self._require(task.index not in seen, f"{task} runs twice")
+                seen.add(task.index)
+        for row, task in simulation.waiting.items():
+            self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
+            self._require(row not in seen, f"{task} waits and runs")
+            seen.add(row)
+        blocked = 0 if simulation.graph is None else len(simulation.graph.blocked)
+        sent = sum(1 for status in simulation._status if status >= UNFINISHED) if self.checks % 64 == 1 else None
+        if sent is not None:
+            sent += sum(queue.head_at for queue in simulation.queues if isinstance(queue, Sliced))
+            if simulation.requests_left:
+                in_slices = sum(queue.head_at for queue in simulation.queues) - simulation.ended
+                answering = any(queue.service.response_delay for queue in simulation.queues)
+                self._require(
+                    in_slices == in_launches or (answering and in_slices > in_launches), "a request was lost"
+                )
+                return
+            deferred = sum(1 for status in simulation._status if status == UNFINISHED)
+            deferred -= len(simulation.waiting) + in_launches + blocked
+            self._require(deferred >= 0, "more tasks in the system than have arrived")
+            self._require(
+                sent == simulation.ended + len(simulation.waiting) + in_launches + blocked + deferred,
+                "a task was lost",
+            )
+            elsewhere = simulation.admission is not None or bool(simulation.queues)
+            self._require(deferred == 0 or elsewhere, "a task is neither here nor there")
+
+    def _capacity(self) -> None:
+        """What is free plus what launches hold is what there is."""
+        simulation = self.simulation
+        capacity = simulation.capacity
+        cpu = [node.node.cpus * 1000 for node in capacity.nodes]
+        memory = [node.node.memory for node in capacity.nodes]
+        share: dict[int, int] = {}
+        placements = [launch.placement for launch in simulation.running.values()]
+        if simulation.serving is not None:
+            placements += [replica.placement for replica in simulation.serving.replicas]
+        used: dict[Partition, Budget] = {}
+        for placement in placements:
+            mode = placement.mode
+            if mode.nodes is not None:
+                inside = all(mode.allows(device.node) for device in placement.devices)
+                self._require(inside, f"a launch of partition {mode.partition} is on {placement}, outside it")
+            if mode.limited and mode.partition is not None:
+                used.setdefault(mode.partition, Budget(mode.partition)).take(mode, placement.devices)
+            by_node: dict[int, int] = {}
+            for device in placement.devices:
+                by_node[device.node] = by_node.get(device.node, 0) + 1
+                if mode.gpus:
+                    share[device.index] = share.get(device.index, 0) + mode.share
+            for number, count in by_node.items():
+                held, held_memory = host_part(mode, count)
+                cpu[number] -= held
+                if memory[number] is not None:
+                    memory[number] -= held_memory  # type: ignore[operator]
+        for partition, budget in capacity.budgets.items():
+            counted = used.get(partition, Budget(partition))
+            self._require((counted.gpus, counted.on) == (budget.gpus, budget.on), f"{partition} does not add up")
+            within = budget.most_gpus is None or budget.gpus <= budget.most_gpus
+            within = within and (budget.most_nodes is None or len(budget.on) <= budget.most_nodes)
+            self._require(within, f"jobs of partition {partition} hold more than it allows")
+        for node in capacity.nodes:
+            self._require(cpu[node.index] == node.cpu_free >= 0, f"cores of {node.node} do not add up")
+            expected = memory[node.index]
+            self._require(expected is None or expected == node.mem_free >= 0, f"memory of {node.node} does not add up")
+            open_masks = [0] * len(node.open)
+            for gpu in node.gpus:
+                held = share.get(gpu.device.index, 0)
+                total = gpu.device.type.streams * WHOLE
+                self._require(held + gpu.free == total and gpu.free >= 0, f"shares of {gpu.device} do not add up")
+                if gpu.open:
+                    open_masks[capacity.types[gpu.device.type]] |= gpu.bit
+            for kind, available in enumerate(node.open):
+                marked = bool(capacity.with_open[kind] & node.bit)
+                self._require(marked == bool(available and node.up), f"the index of nodes is wrong about {node.node}")
+            self._require(open_masks == node.open, f"the index of open devices of {node.node} is wrong")
+
+    def _stages(self) -> None:
+        """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
+        simulation = self.simulation
+        now = simulation.clock._now
+        for launch in simulation.running.values():
+            stages = launch.stages
+            if stages is None:
+                continue
+            self._require(launch.stage != OVER, f"{launch.task} is over but still among the running")
+            times = [stages.upload_start, stages.upload_end, stages.compute_start, stages.compute_end]
+            known = [time for time in [launch.decided, *times, stages.download_start, now] if time == time]
+            self._require(known == sorted(known), f"stages of {launch.task} are out of order: {known}")
+            if launch.stage == COMPUTE:
+                self._require(0 <= launch.left <= launch.total * (1 + 1e-9), f"{launch.task} has impossible work left")
+                self._require(0 <= launch.rate < math.inf, f"{launch.task} computes at rate {launch.rate}")
+        for state in simulation.capacity.of:
+            if isinstance(state, GpuState):
+                engines = state.engines
+                computing = sum(launch.placement.mode.share for launch in engines.computing)
+                self._require(computing == engines.share, f"compute shares of {state.device} do not add up")
+                if state.device.type.sharing.kind != "timeslice":
+                    self._require(computing <= WHOLE, f"the compute engine of {state.device} is oversubscribed")
+                for engine, stage in ((engines.upload, UPLOAD), (engines.download, DOWNLOAD)):
+                    current = engine.current
+                    if current is not None and hasattr(current, "stage"):
+                        self._require(current.stage == stage, f"a copy engine of {state.device} serves a ghost")
+
+    def _items(self) -> None:
+        """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
+        simulation = self.simulation
+        places = simulation.places
+        if not places.items:
+            return
+        for state in simulation.capacity.of:
+            if not isinstance(state, GpuState) or state.device.type.memory is None:
+                continue
+            here = places.on(state.device)
+            held = sum(launch.placement.mode.gpu_memory for launch in simulation.launches_on(state.device))
+            if simulation.serving is not None and simulation.serving.serves(state.device):
+                continue  # all of its memory is the replica's
+            pinned = sum(places.items[item].size for item in here.pins)
+            lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
+            self._require(
+                held + pinned + state.room == state.device.type.memory, f"memory of {state.device} does not add up"
+            )
+            self._require(lying == here.unpinned, f"evictable bytes of {state.device} do not add up")
+            self._require(state.room - lying >= 0, f"memory of {state.device} is overfull")
+            copies = sum(
+                places.items[item].size for item, where in enumerate(places.where) if state.device.index in where
+            )
+            early = sum(
+                launch.placement.mode.gpu_memory
+                for launch in simulation.launches_on(state.device)
+                if launch.stages is None or launch.stage != BEFORE
+            )
+            self._require(
+                copies + early <= state.device.type.memory,
+                f"{state.device} holds {copies + early:,} bytes, copies on their way out included",
+            )
+        for launch in simulation.running.values():
+            if launch.stages is None or launch.stage != COMPUTE:
+                continue
+            for device in launch.placement.devices:
+                for task in launch.tasks:
+                    for item in () if task._done == 1.0 else task.reads:
+                        # Whoever rewrites an item voids the copies of those that still compute on the former one.
+                        first = 1 if places.made[item] and places.items[item].home is None else 0
+                        void = not places.where[item] or places.version[item] > first
+                        there = places.present(item, device) or void
+                        self._require(there, f"{task} computes without {places.items[item].name} on {device}")
+
+    def _columns(self) -> None:
+        """Causality: nothing starts before it is ready or ends before it starts."""
+        simulation = self.simulation
+        if simulation.pipeline is not None:
+            return  # these columns are written at the end of the run
+        recorder = simulation.recorder
+        arrivals = simulation.tasks.arrival
+        for row, status in enumerate(recorder.status):
+            if status == COMPLETED:
+                self._require(
+                    arrivals[row] <= recorder.start[row] <= recorder.finish[row], f"row {row}: times out of order"
+                )

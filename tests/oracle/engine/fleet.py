@@ -1,0 +1,353 @@
+"""The replicas of the language models of a run: where requests go, how many replicas there are, what is written down.
+
+A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from oracle.engine.clock import TIMER, Timer
+from oracle.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
+from sim.errors import PolicyError, Problem, ScenarioError
+from sim.model.record import COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
+from sim.model.service import LanguageService
+from sim.model.tasks import RUNNING, Shape, Task
+
+if TYPE_CHECKING:
+    from oracle.engine.simulation import Simulation
+
+NAN = math.nan
+
+
+class Fleet:
+    """One service: its replicas, their router, and as many of them as the load calls for."""
+
+    def __init__(self, serving: Serving, service: LanguageService, batching: Any, routing: Any):
+        self.serving = serving
+        self.simulation = simulation = serving.simulation
+        self.service = service
+        self.batching = batching
+        self.routing = routing
+        self.clock = simulation.clock
+        self.links = simulation.links
+        self.recorder = simulation.recorder
+        self.call: Callable[..., Any] = simulation.call
+        self.random = simulation.input.random.stream("routing", service.name)
+        self.mode = service.shape.modes[0]
+        self.watts = self.mode.type.power.busy - self.mode.type.power.idle
+        extra = simulation.tasks.extra
+        self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
+        self.names = simulation.tasks.hash_ids if service.prefix_block else None
+        recorder = self.recorder
+        self.first_tokens = recorder.first_tokens()
+        self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
+        self.numbered = 0
+        self.replicas: list[Replica] = []
+        """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
+        self.prefillers: list[Replica] = []
+        self.requests: dict[int, Generation] = {}
+        """Those that have not ended, by row."""
+        self.changed_at = -math.inf
+        self.timer = Timer(lambda _: self._scale())
+        for number in range(service.prefillers):
+            self.prefillers.append(self._first(number, service.prefillers, "prefill", True))
+        for number in range(service.replicas):
+            self.replicas.append(self._first(number, service.replicas, "replicas", False))
+
+    def _first(self, number: int, count: int, key: str, prefills_only: bool) -> Replica:
+        """A replica of the start of the run, where the model lies already."""
+        replica = self._new(prefills_only)
+        if replica is None:
+            what = f"replica {number + 1} of {count} finds no {self.mode.gpus} free GPUs on one node"
+            raise ScenarioError(Problem(f"{self.service}: {what}; give the cluster more, or fewer {key} here"))
+        return replica
+
+    def _new(self, prefills_only: bool = False) -> Replica | None:
+        capacity = self.simulation.capacity
+        placement = capacity.first(self.mode)
+        if placement is None:
+            return None
+        replica = Replica(self, self.numbered, placement, prefills_only)
+        self.numbered += 1
+        capacity.take(placement, replica)
+        return replica
+
+    # Requests -------------------------------------------------------------------------------------------------
+
+    def arrived(self, task: Task) -> None:
+        row = task.index
+        prompt, output = max(1, int(self.prompts[row])), max(1, int(self.outputs[row]))
+        names = () if self.names is None else tuple(self.names[row].tolist())
+        request = Generation(task, prompt, output, names)
+        request.priority = task.priority
+        service = self.service
+        need = -(-(prompt + output - 1) // service.block)
+        if need > service.blocks:
+            reason = f"needs {need:,} KV blocks, a replica has {service.blocks:,}"
+            self.simulation.end_task(task, REJECTED, reason)
+            return
+        self.requests[row] = request
+        self.simulation.iterating += 1
+        self._send(request, self.prefillers or self.replicas)
+        if service.scaling is not None:
+            self._scale()
+
+    def _send(self, request: Generation, replicas: list[Replica]) -> None:
+        open_ = [replica for replica in replicas if replica.loaded and not replica.draining]
+        chosen = open_[0] if len(open_) == 1 else self.call(self.routing.choose, request, open_, self.random)
+        if chosen not in open_:
+            raise self.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
+        chosen.enqueue(request)
+
+    def hand_over(self, request: Generation) -> None:
+        """It is prefilled: which replica decodes it?"""
+        assert request.source is not None
+        self.batch[request.row] = request.source.launch
+        self._send(request, self.replicas)
+
+    def fetch(self, request: Generation, target: Replica) -> None:
+        """Move its keys and values: each device of the target fetches its part from one of the source's."""
+        source = request.source
+        assert source is not None
+        pairs = list(zip(source.placement.devices, target.placement.devices, strict=True))
+        size = (request.prompt + max(request.made - 1, 0)) * self.service.token_bytes / len(pairs)
+        left = len(pairs)
+
+        def done(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                source.let_go(request)
+                target.fetched(request)
+
+        links = self.links
+        for sender, receiver in pairs:
+            out, latency = links.down(sender)
+            into, more = links.up(receiver)
+            pipes = [*out, *into]
+            latency += more
+            if sender.node != receiver.node:
+                between, network = links.between(sender.node, receiver.node)
+                pipes = [*out, *between, *into]
+                latency += network
+            links.send((list(dict.fromkeys(pipes)), latency), size, 0.0, done)
+
+    def joined(self, request: Generation, replica: Replica) -> None:
+        """It is in a replica: for the first time that is its start."""
+        row, task = request.row, request.task
+        if not request.started:
+            request.started = True
+            task.state = RUNNING
+            self.recorder.start[row] = self.clock._now
+            self.recorder.mode[row] = 0
+        self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
+
+    def first_token(self, request: Generation) -> None:
+        self.first_tokens[request.row] = self.clock._now
+
+    def gave_way(self, request: Generation) -> None:
+        self.recorder.detail("preemptions")[request.row] += 1
+
+    def finished(self, request: Generation, replica: Replica) -> None:
+        """Its last token is there."""
+        del self.requests[request.row]
+        recorder, row, now = self.recorder, request.row, self.clock._now
+        recorder.finish[row] = now
+        recorder.status[row] = COMPLETED
+        self.batch[row] = replica.launch
+        self.compute[row] = now - recorder.start[row] - request.paused
+        self.energy[row] = request.seconds * replica.width * self.watts
+        self.simulation.iterating -= 1
+        self.simulation.generated(request.task)
+        if self.service.scaling is not None:
+            self._scale()
+
+    def gone(self, task: Task) -> None:
+        """A waiting request has lost patience."""
+        request = self.requests.pop(task.index, None)
+        if request is not None:
+            self.simulation.iterating -= 1
+            assert request.replica is not None
+            request.replica.forget(request)
+
+    # Replicas -------------------------------------------------------------------------------------------------
+
+    def _scale(self) -> None:
+        """As many replicas as the load calls for, at most one change each cooldown."""
+        scaling, now = self.service.scaling, self.clock._now
+        assert scaling is not None
+        kept = [replica for replica in self.replicas if not replica.draining]
+        outstanding = sum(replica.outstanding for replica in self.replicas)
+        wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
+        if wanted == len(kept):
+            return
+        if now < self.changed_at + scaling.cooldown:
+            if self.timer.entry < 0:
+                self.clock.at(self.changed_at + scaling.cooldown, TIMER, self.timer)
+            return
+        if wanted > len(kept):
+            changed = [self._start() for _ in range(wanted - len(kept))]
+        else:
+            changed = [self._drain(kept)]
+        if any(changed):
+            self.changed_at = now
+            if wanted < len(kept) - 1 and self.timer.entry < 0:
+                self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
+
+    def _start(self) -> bool:
+        """One more: a replica that was to be given up, or a new one that loads the model first."""
+        for replica in self.replicas:
+            if replica.draining:
+                replica.draining = False
+                return True
+        new = self._new()
+        if new is None:
+            return False
+        replica = new
+        self.replicas.append(replica)
+        began, left = self.clock._now, len(replica.placement.devices)
+        replica.loaded = False
+
+        def done(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                replica.loaded = True
+                replica.load = (began, self.clock._now)
+                self.rested(replica)
+
+        size = self.service.weights / left
+        for device in replica.placement.devices:
+            self.links.send(self.links.up(device), size, 0.0, done)
+        return True
+
+    def _drain(self, kept: list[Replica]) -> bool:
+        """One fewer: the one with the fewest requests, the newest of equals, is sent no more."""
+        loaded = [replica for replica in kept if replica.loaded]
+        if len(loaded) < 2:
+            return False
+        replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
+        replica.draining = True
+        self.rested(replica)
+        return True
+
+    def rested(self, replica: Replica) -> None:
+        """A replica to be given up that has nothing left to do gives its devices back."""
+        resting = replica.loaded and replica.idle and math.isnan(replica.busy_from)
+        if replica.draining and resting and replica in self.replicas:
+            replica.close(self.clock._now, LAUNCH_COMPLETED)
+            self.replicas.remove(replica)
+            self.simulation.capacity.give(replica.placement, replica)
+            self.simulation.changed("release")
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def number_launch(self) -> int:
+        self.simulation.last_launch += 1
+        return self.simulation.last_launch
+
+    def write(
+        self, replica: Replica, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float
+    ) -> None:
+        """A row of the launches table; one that served nobody names the service's first request."""
+        task = row if row >= 0 else int(self.service.rows[0])
+        place = self.recorder.place_code(replica.placement, 0)
+        self.recorder.period(number, task, served, place, outcome, times, busy, busy * self.watts)
+
+    def close(self, end: float) -> None:
+        """Write down what is under way at the end of the run."""
+        for replica in [*self.prefillers, *self.replicas]:
+            replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
+        for request in self.requests.values():
+            if request.started:
+                self._cut_off(request, end)
+
+    def _cut_off(self, request: Generation, end: float) -> None:
+        """What the end of the run leaves of a request that has begun."""
+        replica, row = request.replica, request.row
+        assert replica is not None
+        if replica.launch >= 0:
+            self.batch[row] = replica.launch
+        paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
+        self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
+        self.energy[row] = replica.part_of(request) * replica.width * self.watts
+
+    def boundary(self) -> None:
+        if self.simulation.checker is not None:
+            self.clock.round_due = True
+
+    def illegal(self, what: str) -> PolicyError:
+        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
+
+
+class Serving:
+    """All language models of a run."""
+
+    def __init__(self, simulation: Simulation):
+        self.simulation = simulation
+        run = simulation.input
+        self.fleets: dict[Shape, Fleet] = {}
+        for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
+            self.fleets[service.shape] = Fleet(self, service, batching, routing)
+
+    def arrived(self, task: Task) -> None:
+        self.fleets[task.shape].arrived(task)
+
+    def waiting(self, row: int) -> Task | None:
+        """The request of that row, if it waits for its first step."""
+        for fleet in self.fleets.values():
+            request = fleet.requests.get(row)
+            if request is not None and not request.started:
+                return request.task
+        return None
+
+    def close(self, end: float) -> None:
+        for fleet in self.fleets.values():
+            fleet.close(end)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return [one for fleet in self.fleets.values() for one in [*fleet.prefillers, *fleet.replicas]]
+
+    def serves(self, device: Any) -> bool:
+        """Does a replica hold the device?"""
+        return any(device in replica.placement.devices for replica in self.replicas)
+
+    def complaints(self) -> list[str]:
+        """Everything that does not add up, recounted (for --check)."""
+        return [text for replica in self.replicas for text in _complaints(replica)]
+
+
+def _complaints(replica: Replica) -> list[str]:
+    found = []
+    service = replica.service
+    own = 0
+    inside = [*replica.members, *replica._loading.values()]
+    for request in inside:
+        if request.state == LOADING:
+            own += replica.blocks_of(replica._stored(request))
+        elif request in replica.prefilling:
+            own += replica.blocks_of(request.prompt + request.made) - request.shared
+        else:
+            own += replica.blocks_of(request.prompt + request.produced - 1) - request.shared
+        if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
+            found.append(f"{request} has produced {request.produced} of {request.output} tokens")
+    own += sum(replica.blocks_of(r.prompt + r.made - 1) - r.shared for r in replica.held.values())
+    if replica.cache is not None:
+        own += len(replica.cache.users) * replica.cache.each
+        if len(replica.cache.idle) * replica.cache.each > replica.free:
+            found.append("more prefixes are kept than fit")
+    if own + replica.free != service.blocks or replica.free < 0:
+        found.append(f"KV blocks: {own} held and {replica.free} free, there are {service.blocks}")
+    if len(inside) > service.max_sequences:
+        found.append(f"{len(inside)} sequences, at most {service.max_sequences} may be in a replica")
+    decoding = [request for request in replica.members if request not in replica.prefilling]
+    if len(decoding) != replica.decoding or sum(request.whole for request in decoding) != replica.context:
+        found.append("the context of the sequences that decode does not add up")
+    waiting = sum(r.state == QUEUED and r.replica is replica for _, _, r in replica.waiting)
+    if waiting + len(inside) != replica.outstanding:
+        found.append(f"{replica.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
+    return [f"replica {replica.number} of {service}: {text}" for text in found]

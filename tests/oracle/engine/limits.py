@@ -1,0 +1,65 @@
+"""Time limits: a task that holds its devices for longer than it may is killed.
+
+The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a move
+or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its work, the
+job is submitted again and its clock begins anew.  A task that ends at the very instant of its limit is completed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from oracle.engine.clock import TIMER, Timer
+from oracle.engine.compute import work
+
+if TYPE_CHECKING:
+    from oracle.engine.launch import Launch
+    from oracle.engine.simulation import Simulation
+
+REASON = "time limit"
+
+
+class TimeLimits:
+    """Watches launches of tasks with a limit; those that only compute, and will end in time, cost no event."""
+
+    def __init__(self, run: Simulation, grace: float):
+        self.run = run
+        self.grace = grace
+        assert run.tasks.time_limit is not None
+        self.limit = run.tasks.time_limit
+        self._used: dict[int, float] = {}
+        """By row: seconds that earlier launches had."""
+        self._timers: dict[int, Timer] = {}
+        """By number of launch."""
+        run.launcher.compute.slowed = self.watch
+
+    def watch(self, launch: Launch) -> None:
+        """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
+        left = min(float(self.limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + left + self.grace
+        if end == math.inf or launch.number in self._timers:
+            return
+        if launch.stages is None and launch.decided + work(launch) <= end:
+            return
+        timer = self._timers[launch.number] = Timer(lambda _: self._due(launch))
+        self.run.clock.at(max(end, self.run.clock._now), TIMER, timer)
+
+    def over(self, launch: Launch, keep: bool = True) -> None:
+        """A launch has ended; does the clock of its tasks go on where it stands?"""
+        timer = self._timers.pop(launch.number, None)
+        if timer is not None:
+            self.run.clock.cancel(timer)
+        for task in launch.tasks:
+            if keep:
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.run.clock._now - launch.decided
+            else:
+                self._used.pop(task.index, None)
+
+    def ended(self, launch: Launch) -> None:
+        """A launch is through: nobody asks again."""
+        self.over(launch, keep=False)
+
+    def _due(self, launch: Launch) -> None:
+        del self._timers[launch.number]
+        self.run.kill(launch, REASON)

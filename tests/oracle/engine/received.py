@@ -1,0 +1,83 @@
+"""Device-seconds received, by task and by user: what fair and least-attained-service policies ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oracle.engine.launch import COMPUTE, Launch
+from sim.model.record import COMPLETED
+from sim.model.tasks import Task
+
+if TYPE_CHECKING:
+    from oracle.engine.simulation import Simulation
+
+
+class Received:
+    """Computed device-seconds (GPU shares × seconds, or cores × seconds).
+
+    Of staged and stopped launches they are added up as these end; of the plain ones they follow from the columns.
+    Sums by user are kept from the first question on, and made up for then.
+    """
+
+    def __init__(self, run: Simulation):
+        self.run = run
+        self.by_user: dict[str, float] | None = None
+
+    def staged(self, task: Task, seconds: float) -> None:
+        """A launch that went through stages, or was stopped, has ended."""
+        self.run.recorder.detail("busy")[task.index] += seconds
+        if self.by_user is not None:
+            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
+
+    def plain(self, task: Task) -> None:
+        """A launch that only computed has ended."""
+        if self.by_user is not None:
+            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
+
+    def _of_plain(self, row: int) -> float:
+        run = self.run
+        mode = run.tasks.shapes[run.tasks.shape[row]].modes[run.recorder.mode[row]]
+        return mode.width * (run.recorder.finish[row] - run.recorder.start[row])
+
+    def task(self, task: Task) -> float:
+        """What a task has received up to now."""
+        run = self.run
+        earlier = run.recorder.detail("busy")[task.index] if run.recorder.has("busy") else 0.0
+        if task._launch is not None:
+            return float(earlier + self._under_way(task._launch))
+        ended_plainly = run.recorder.status[task.index] == COMPLETED and not run.recorder.staged(task.index)
+        return float(earlier + (self._of_plain(task.index) if ended_plainly else 0.0))
+
+    def _under_way(self, launch: Launch) -> float:
+        now = self.run.clock._now
+        if launch.stages is None:
+            return launch.placement.mode.width * (now - launch.decided)
+        elapsed = now - launch.updated if launch.stage == COMPUTE else 0.0
+        return (launch.stages.busy + launch.stages.busy_rate * elapsed) / len(launch.tasks)
+
+    def user(self, user: str) -> float:
+        """What a user's tasks have received up to now."""
+        run = self.run
+        if self.by_user is None:
+            self.by_user = self._from_columns()
+        under_way = sum(
+            self._under_way(launch)
+            for launch in run.running.values()
+            for task in launch.tasks
+            if task.user == user
+        )
+        return self.by_user.get(user, 0.0) + under_way
+
+    def _from_columns(self) -> dict[str, float]:
+        run = self.run
+        recorder, tasks = run.recorder, run.tasks
+        busy = recorder.detail("busy") if recorder.has("busy") else None
+        totals: dict[str, float] = {}
+        for row, status in enumerate(recorder.status):
+            seconds = 0.0 if busy is None else busy[row]
+            if status == COMPLETED and not recorder.staged(row):
+                seconds += self._of_plain(row)
+            if seconds:
+                user = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
+                totals[user] = totals.get(user, 0.0) + seconds
+        return totals

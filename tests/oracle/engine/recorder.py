@@ -1,0 +1,374 @@
+"""What happened, written into columns as it happens.
+
+A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import Any
+
+import numpy as np
+
+from sim.model.cluster import Cluster, Device
+from sim.model.plan import Placement
+from sim.model.record import (
+    COMPLETED,
+    LAUNCH_COMPLETED,
+    LAUNCH_RUNNING,
+    NOT_ARRIVED,
+    UNFINISHED,
+    Record,
+    RunInput,
+)
+
+NAN = math.nan
+KNOWN_GANGS = 20_000
+"""Placements of gangs whose numbers are remembered by identity."""
+LAUNCH_TIMES = (
+    "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
+)  # fmt: skip
+
+BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
+BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
+
+
+class Recorder:
+    """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
+
+    def __init__(self, run: RunInput):
+        self.run = run
+        count = len(run.tasks)
+        self.start = array("d", [NAN]) * count
+        self.finish = array("d", [NAN]) * count
+        self.mode = array("h", [-1]) * count
+        self.place = array("i", [-1]) * count
+        self.status = array("b", [NOT_ARRIVED]) * count
+        self.ready: array | None = None
+        self.reasons: dict[int, str] = {}
+        self.holds: list[tuple[float, int, str]] = []
+        self.device_log: list[tuple[float, int, str, float]] = []
+        self.batched = False
+        self._first_token: array | None = None
+        self._detail: dict[str, array] = {}
+        self._launches: dict[str, array] = {
+            **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
+            **{name: array("d") for name in (*LAUNCH_TIMES, "busy", "energy", "lost")},
+        }
+        self._batch_numbers = array("q")
+        self._batch_times = array("d")
+        """Rows of launches of requests that went the short way: BATCH_NUMBERS and BATCH_TIMES, row after row."""
+        self._members = array("q")
+        """Rows of the requests of batches whose requests are objects, one batch after the other."""
+        self._gone: list[tuple[int, int, int, int, float, str]] = []
+        """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
+        self._lean = False
+        """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
+        self._places = Places(run.cluster)
+        self.place_code = self._places.code
+
+    def ready_column(self) -> array:
+        """Ask for a column of its own for `ready`: it can differ from the arrival."""
+        self.ready = array("d", [NAN]) * len(self.status)
+        return self.ready
+
+    def first_tokens(self) -> array:
+        """When requests to language models had their first token."""
+        if self._first_token is None:
+            self._first_token = array("d", [NAN]) * len(self.status)
+        return self._first_token
+
+    def detail(self, name: str) -> array:
+        """A per-task column that most runs do not need; zeros at first."""
+        column = self._detail.get(name)
+        if column is None:
+            kind = "i" if name in ("preemptions", "migrations", "batch") else "d"
+            column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
+        return column
+
+    def has(self, name: str) -> bool:
+        """Was this detail ever asked for?"""
+        return name in self._detail
+
+    def staged(self, row: int) -> bool:
+        """Did a launch of this task go through stages, or was it stopped?"""
+        return "batch" in self._detail and self._detail["batch"][row] >= 0
+
+    def lose(self, rows: list[int]) -> None:
+        """What these launches computed has been lost after all."""
+        for row in rows:
+            self._launches["lost"][row] = self._launches["busy"][row]
+
+    def launch(self, launch: Any, outcome: int, end: float, lost: float = 0.0) -> int:
+        """A row for one launch that was not both plain and complete; returns its number."""
+        rows, stages = self._launches, launch.stages
+        rows["launch"].append(launch.number)
+        rows["task"].append(launch.task.index)
+        rows["members"].append(len(launch.tasks))
+        rows["mode"].append(launch.task.shape.position[launch.placement.mode])
+        rows["place"].append(self.place_code(launch.placement, launch.cores))
+        rows["outcome"].append(outcome)
+        rows["decided"].append(launch.decided)
+        for name in LAUNCH_TIMES[1:-1]:
+            rows[name].append(getattr(stages, name))
+        rows["end"].append(end)
+        rows["busy"].append(stages.busy)
+        rows["energy"].append(stages.energy)
+        rows["lost"].append(lost)
+        if len(launch.tasks) > 1:
+            self.batched = True
+        return len(rows["launch"]) - 1
+
+    def energy_of_launches(self, first: int) -> array:
+        """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
+        return self._launches["energy"][first:]
+
+    def batch(self, launch: Any, outcome: int, times: tuple[float, ...], busy: float, energy: float) -> None:
+        """A row for a launch of requests that went the short way; the rows of its requests follow from it."""
+        requests = launch.requests
+        place = self.place_code(launch.placement, launch.cores)
+        self._batch_numbers.extend(
+            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, launch.first)
+        )
+        self._batch_times.extend(times)
+        self._batch_times.extend((busy, energy))
+        if requests.count > 1:
+            self.batched = True
+        if requests.tasks is not None:
+            self._members.extend([task.index for task in requests.tasks])
+
+    def period(
+        self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,
+        energy: float,
+    ) -> None:  # fmt: skip
+        """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
+        rows = self._launches
+        names = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
+        values = (number, task, members, 0, place, outcome, *times, busy, energy, 0.0)
+        for name, value in zip(names, values, strict=True):
+            rows[name].append(value)
+        self.batched = True
+
+    def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
+        """Requests of a slice end without having run."""
+        self._gone.append((queue, first, count, status, time, reason))
+
+    def _write_batches(self) -> None:
+        """The rows of launches and of requests that follow from batches gone the short way."""
+        services = self.run.services
+        for queue, first, count, status, time, reason in self._gone:
+            rows = services[queue].rows[first : first + count]
+            _writable(self.status)[rows] = status
+            _writable(self.finish)[rows] = time
+            self.reasons.update(dict.fromkeys(rows.tolist(), reason))
+        if not len(self._batch_numbers):
+            return
+        self._lean = self.batched and not len(self._launches["launch"]) and not self._detail
+        numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
+        times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
+        batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
+        count, first, queue = batch["members"], batch["first"], batch["queue"]
+        ends = np.cumsum(count)
+        whose = np.repeat(np.arange(len(count)), count)
+        rows = np.empty(int(ends[-1]), dtype=np.int64)
+        sliced = np.repeat(first >= 0, count)
+        rows[~sliced] = np.frombuffer(self._members, dtype="q") if len(self._members) else []
+        offset = np.arange(len(rows)) - np.repeat(ends - count, count) + np.repeat(first, count)
+        for number, service in enumerate(services):
+            here = sliced & (queue == number)[whose]
+            rows[here] = service.rows[offset[here]]
+        del offset, sliced
+        leader = rows[ends - count]
+        self._fill(batch, rows, whose)
+        for name, column in self._launches.items():
+            values = {"task": leader, "lost": np.zeros(len(count))}.get(name)
+            column.frombytes(np.ascontiguousarray(batch[name] if values is None else values).tobytes())
+
+    def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
+        """Columns of requests from those of their batches."""
+        ended = batch["outcome"] == LAUNCH_COMPLETED
+        done, of = rows[ended[whose]], whose[ended[whose]]
+        _writable(self.start)[rows] = batch["start"][whose]
+        _writable(self.mode)[rows] = batch["mode"][whose]
+        _writable(self.place)[rows] = batch["place"][whose]
+        _writable(self.detail("batch"))[rows] = batch["launch"][whose]
+        back = np.array([service.response_delay for service in self.run.services])[batch["queue"]]
+        finish = (batch["end"] + back)[of]
+        _writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
+        _writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
+        if self._lean:
+            return  # the stages of requests follow from those of their batches when asked for
+        _writable(self.detail("energy"))[done] = (batch["energy"] / batch["members"])[of]
+        for name, since, until in (
+            ("upload", "upload_start", "upload_end"),
+            ("compute", "compute_start", "compute_end"),
+            ("download", "download_start", "end"),
+        ):
+            _writable(self.detail(name))[done] = np.nan_to_num(batch[until] - batch[since])[of]
+
+    def record(self, end: float, stats: dict[str, float]) -> Record:
+        """Everything, as arrays.  Called once, after the run."""
+        run = self.run
+        tasks = run.tasks
+        self._write_batches()
+        start, finish = _array(self.start, "d"), _array(self.finish, "d")
+        mode, place, status = _array(self.mode, "h"), _array(self.place, "i"), _array(self.status, "b")
+        if self.ready is not None:
+            ready = _array(self.ready, "d")
+        elif (status == NOT_ARRIVED).any():
+            ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
+        else:
+            ready = tasks.arrival
+        for service in run.services:
+            if service.request_delay:  # a request is ready when it has come to the node
+                ready = ready.copy()
+                ready[service.rows] += service.request_delay
+        if len(self._launches["launch"]):
+            for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
+                self.detail(name)
+        detail = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._detail.items()}
+        launches = None
+        if len(self._launches["launch"]):
+            launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
+            plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
+            if not self._lean:
+                detail["compute"][plain] = (finish - start)[plain]
+        return Record(
+            input=run,
+            end=end,
+            status=status,
+            ready=ready,
+            start=start,
+            finish=finish,
+            mode=mode,
+            place=place,
+            places=self._places.table(),
+            upload=detail.get("upload"),
+            compute=detail.get("compute"),
+            download=detail.get("download"),
+            preemptions=detail.get("preemptions"),
+            migrations=detail.get("migrations"),
+            energy=self._energy(detail, status, start, finish, mode),
+            batch=detail.get("batch") if self.batched else None,
+            first_token=None if self._first_token is None else _array(self._first_token, "d"),
+            reasons=self.reasons,
+            launches=launches,
+            device_log=sorted(self.device_log, key=lambda row: row[0]),
+            holds=self.holds,
+            stats=stats,
+        )
+
+    def _merged_launches(
+        self,
+        start: np.ndarray,
+        finish: np.ndarray,
+        mode: np.ndarray,
+        place: np.ndarray,
+        status: np.ndarray,
+        batch: np.ndarray | None,
+        end: float,
+    ) -> dict[str, np.ndarray]:
+        """The written rows, and one for each task that ran plainly (those were not written)."""
+        assert batch is not None
+        rows = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._launches.items()}
+        running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
+        # What has no place was answered from a cache.
+        plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
+        began = start[plain]
+        over = np.where(running[plain], end, finish[plain])
+        added: dict[str, Any] = {
+            "launch": -1, "task": plain, "members": 1, "mode": mode[plain], "place": place[plain],
+            "outcome": np.where(running[plain], LAUNCH_RUNNING, LAUNCH_COMPLETED), "decided": began, "start": began,
+            "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
+            "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
+        }  # fmt: skip
+        added["busy"] = (over - began) * self._width(plain, mode)
+        merged = {
+            name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
+            for name, column in rows.items()
+        }
+        merged["energy"][len(rows["energy"]) :] = merged["busy"][len(rows["energy"]) :] * self._watts(plain, mode)
+        order = np.lexsort((merged["task"], merged["decided"]))
+        return {name: column[order] for name, column in merged.items()}
+
+    def _per_mode(self, rows: np.ndarray, mode: np.ndarray, value: Any) -> np.ndarray:
+        """A number of each row's mode."""
+        shapes = self.run.tasks.shapes
+        most = max(len(shape.modes) for shape in shapes)
+        table = np.zeros((len(shapes), most))
+        for shape in shapes:
+            for position, its_mode in enumerate(shape.modes):
+                table[shape.index, position] = value(its_mode)
+        return table[self.run.tasks.shape[rows], mode[rows]]
+
+    def _width(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+        """Devices (GPUs or cores) busy while a row's task computes."""
+        return self._per_mode(rows, mode, lambda m: m.width)
+
+    def _watts(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+        return self._per_mode(rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+
+    def _energy(
+        self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
+    ) -> np.ndarray | None:
+        if "energy" not in detail:
+            return None
+        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
+        if not len(plain):
+            return detail["energy"]
+        energy = detail["energy"].copy()
+        energy[plain] = (finish - start)[plain] * self._width(plain, mode) * self._watts(plain, mode)
+        return energy
+
+
+class Places:
+    """Small integers for placements: first every device, then every core, then gangs as they appear."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.core_base: list[int] = []
+        base = len(cluster.devices)
+        for node in cluster.nodes:
+            self.core_base.append(base)
+            base += node.cpus
+        self._base = base
+        self._more: dict[tuple[tuple[int, ...], int], int] = {}
+        self._known: dict[int, tuple[Placement, int]] = {}
+        """The same by identity of the placement, which is kept so that nothing else can have it."""
+
+    def code(self, placement: Placement, cores: int) -> int:
+        devices = placement.devices
+        if len(devices) == 1:
+            if not cores:
+                return devices[0].index
+            if not cores & (cores - 1):
+                return self.core_base[devices[0].node] + cores.bit_length() - 1
+        if cores:
+            return self._gang(devices, cores)
+        known = self._known.get(id(placement))
+        if known is None:
+            if len(self._known) >= KNOWN_GANGS:
+                self._known.clear()
+            known = self._known[id(placement)] = placement, self._gang(devices, 0)
+        return known[1]
+
+    def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
+        key = (tuple(device.index for device in devices), cores)
+        return self._more.setdefault(key, self._base + len(self._more))
+
+    def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+        rows: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = [((d.index,), None) for d in self.cluster.devices]
+        for node in self.cluster.nodes:
+            rows += [((node.cpu.index,), (core,)) for core in range(node.cpus)]
+        for devices, cores in self._more:
+            rows.append((devices, tuple(c for c in range(cores.bit_length()) if cores >> c & 1) if cores else None))
+        return rows
+
+
+def _writable(column: array) -> np.ndarray:
+    return np.frombuffer(column, dtype=column.typecode)
+
+
+def _array(column: array, kind: str) -> np.ndarray:
+    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))
