@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from machines import engine
 from tiers import spread
 
 import sim
 from policies.batching.linear_fit import LinearFit
-from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.results.result import Result
 from sim.scenario.scenario import load
@@ -71,7 +71,7 @@ def test_one_stream_is_serial_greedy():
 @pytest.mark.parametrize("noise", [0, 0.2])
 def test_both_ways_through_the_engine_give_the_same_tables(policy, noise):
     loaded = load(scenario(200, noise=noise, horizon=5, **policy))
-    quick, full = (Result(Simulation(loaded.build(), fast=fast, check=True).run()) for fast in (True, False))
+    quick, full = (Result(engine(loaded.build(), former).run()) for former in (False, True))
     assert quick.tasks.equals(full.tasks)
     assert quick.launches.equals(full.launches)
 

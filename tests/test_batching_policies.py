@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from machines import engine
 from tiers import spread
 
 from policies.batching.batopt import BatOpt, best_threshold, mean_responses
@@ -70,8 +71,8 @@ def system(
     return RunInput("t", cluster, tasks, ListScheduler(), random=RandomTree(1), services=services, batching=policies)
 
 
-def run(policies, arrivals, *, fast=True, **more):
-    return Result(Simulation(system(policies, arrivals, **more), check=True, fast=fast).run())
+def run(policies, arrivals, *, former=False, **more):
+    return Result(engine(system(policies, arrivals, **more), former).run())
 
 
 def poisson(rate, count, seed=1):
@@ -131,7 +132,7 @@ def test_both_ways_of_the_engine_give_the_same_tables(name, rate, noise, gpus):
     count = 400
     priority = np.random.default_rng(3).integers(0, 3, count)
     options = {"slo": 0.12, "noise": noise, "gpus": gpus, "priority": priority}
-    one, other = (run(make(**parameters), poisson(rate, count), fast=fast, **options) for fast in (True, False))
+    one, other = (run(make(**parameters), poisson(rate, count), former=former, **options) for former in (False, True))
     pd.testing.assert_frame_equal(one.tasks, other.tasks, check_exact=True)
     pd.testing.assert_frame_equal(one.launches, other.launches, check_exact=True)
     status = one.tasks["status"].value_counts().to_dict()
@@ -144,8 +145,8 @@ def test_two_services_of_each_policy_share_a_gpu(name):
     make, parameters = EVERY[name]
     columns = [poisson(150, 200), poisson(150, 200, seed=2)]
     results = [
-        run([make(**parameters), make(**parameters)], columns, fast=fast, slo=[0.12, 0.2], priority=np.zeros(400))
-        for fast in (True, False)
+        run([make(**parameters), make(**parameters)], columns, former=former, slo=[0.12, 0.2], priority=np.zeros(400))
+        for former in (False, True)
     ]
     pd.testing.assert_frame_equal(results[0].tasks, results[1].tasks, check_exact=True)
     assert set(results[0].tasks["status"]) <= {"completed", "rejected", "expired"}
@@ -435,11 +436,10 @@ def test_clockwork_keeps_every_promise_across_services_and_devices():
         assert len(served) > 300 * gpus
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_clockwork_keeps_deadlines_that_do_not_come_in_order(fast):
+def test_clockwork_keeps_deadlines_that_do_not_come_in_order():
     given = system(Clockwork(), poisson(150, 1000))
     given.tasks.deadline = given.tasks.arrival + np.random.default_rng(2).uniform(0.02, 0.3, 1000)
-    tasks = Result(Simulation(given, check=True, fast=fast).run()).tasks
+    tasks = Result(Simulation(given, check=True).run()).tasks
     served = tasks[tasks["status"] == "completed"]
     assert (served["finish"] <= served["deadline"]).all()
     assert len(served) > 300

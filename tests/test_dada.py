@@ -12,6 +12,7 @@ from tiers import spread
 
 import sim
 from policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out
+from sim.engine.launches import Launches
 from sim.engine.links import Links
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
@@ -107,7 +108,13 @@ def moved(function):
         total[0] += size
         return original(self, way, size, *more, **named)
 
+    def release(self, launch, table):
+        total[0] += sum(part.size for part in (*table.up, *table.down) if part.line is not None)
+        released(self, launch, table)
+
+    released = Launches.release
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launches, "release", release)  # what is alone on its way is not sent over shared links
         patch.setattr(Links, "send", send)
         return function(), total[0]
 

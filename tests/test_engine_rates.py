@@ -103,7 +103,7 @@ def test_dynamic_energy_grows_with_the_cube_of_frequency():
     gpu = DeviceType("g", power=Power(idle=50, busy=250))
     for frequency, expected in ((1.0, 800.0), (0.5, 200.0)):
         script = [(0.0, lambda view, f=frequency: [Set(view.cluster.by_name["n0/g0"], f)])]
-        record = simulate(node(gpu), [Job([gpu_mode(gpu)], [4.0])], Scripted(script), fast=False)
+        record = simulate(node(gpu), [Job([gpu_mode(gpu)], [4.0])], Scripted(script), former=True)
         assert record.energy == pytest.approx([expected])
 
 

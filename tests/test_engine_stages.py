@@ -190,8 +190,8 @@ def test_many_zero_length_tasks_are_no_loop():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_fast_path_gives_the_same_tables(seed):
-    """Random plain loads with gangs, CPUs and memory: with and without the fast path, equal to the last bit."""
+def test_all_stages_one_by_one_give_the_same_tables(seed):
+    """Random plain loads with gangs, CPUs and memory: at once and stage by stage, equal to the last bit."""
     rng = np.random.default_rng(seed)
     gpu, cpu = DeviceType("g", memory=16), DeviceType("cpu", kind="cpu")
     modes = [[gpu_mode(gpu, g, cpus=1000, gpu_memory=int(m))] for g, m in ((1, 8), (2, 16), (0.5, 4), (4, 1))]
@@ -202,7 +202,7 @@ def test_the_fast_path_gives_the_same_tables(seed):
         choice = modes[rng.integers(len(modes))]
         jobs.append(Job(choice, rng.exponential(1, len(choice)).tolist(), arrival=float(time)))
     spec = NodeSpec(cpus=8, cpu_type=cpu, memory=10, accelerators=((gpu, 4),), count=2)
-    quick, full = simulate(spec, jobs), simulate(spec, jobs, fast=False)
+    quick, full = simulate(spec, jobs), simulate(spec, jobs, former=True)
     for name in ("status", "ready", "start", "finish", "mode", "place"):
         assert np.array_equal(getattr(quick, name), getattr(full, name), equal_nan=True), name
     assert full.compute == pytest.approx(quick.finish - quick.start)

@@ -395,9 +395,9 @@ def test_wrong_parameters_are_told(parameters, text):
 
 
 def test_power_down_says_that_it_sets_devices():
-    assert not PowerDown.undisturbed
-    assert not Predictive.undisturbed
-    assert ListScheduler.undisturbed
+    assert PowerDown.sets_devices
+    assert Predictive.sets_devices
+    assert not ListScheduler.sets_devices
 
 
 # The shipped scenarios ------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def test_opening_hours():
     shown = [value for key in ("rate", "busy", "own") for value in (100 * late[key].mean(), cost[key].mean())]
     states(name, "misses 1.9 % of the deadlines at 243 GPU-hours", *shown[:2])
     states(name, "2.4 % at 245", *shown[2:4])
-    states(name, "0.22 % at 238", *shown[4:])
+    states(name, "0.18 % at 238", *shown[4:])
     states(name, "0.02 % are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
 
 
@@ -478,7 +478,7 @@ def test_room_for_the_peak():
     states(name, "23 % of the answers are late", late[0].mean())
     states(name, "mean response of batch jobs is 149 min", batch[0].mean())
     states(name, "leave 8.4 % late at 207 min", late[1].mean(), batch[1].mean())
-    states(name, "0.78 % at 179 min", late[2].mean(), batch[2].mean())
+    states(name, "0.75 % at 179 min", late[2].mean(), batch[2].mean())
 
 
 @pytest.mark.slow

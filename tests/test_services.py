@@ -1,4 +1,4 @@
-"""Services through the whole program: scenario, engine, tables; the short way of batches against the full one."""
+"""Services through the whole program: scenario, engine, tables; the engine against the one before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+from machines import engine
 from tiers import spread
 
 import sim
-from sim.engine.simulation import Simulation
 from sim.errors import PolicyError, ScenarioError
 from sim.policy import Batching, Discard, Linger, Scheduler, Take
 from sim.results.result import Result
@@ -35,8 +35,8 @@ def scenario(gpus=1, rate="400/s", horizon="8 s", pcie=None, policy=None, **serv
     return found | ({"horizon": horizon} if horizon else {})
 
 
-def one_way(described, fast):
-    return Result(Simulation(load(described).build(1), check=True, fast=fast).run())
+def one_way(described, former=False):
+    return Result(engine(load(described).build(1), former).run())
 
 
 def same(first, second):
@@ -77,14 +77,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", spread(VARIANTS, 4))
-def test_the_short_way_gives_the_same_tables_to_the_last_bit(variant):
+def test_all_stages_one_by_one_give_the_same_tables_to_the_last_bit(variant):
     described = scenario(**VARIANTS[variant])
     if described.get("horizon") is None:
         described["workload"][0]["count"] = 2000
     if variant == "bytes":
         described["workload"][0] |= {"bytes_in": "600 kB", "bytes_out": "4 kB"}
-    short, full = one_way(described, True), one_way(described, False)
-    assert Simulation(load(described).build(1)).pipeline is not None
+    short, full = one_way(described), one_way(described, former=True)
     same(short, full)
     assert (short.launches["members"] > 1).any()
 
@@ -97,7 +96,7 @@ def test_two_services_share_gpus_by_the_age_of_their_oldest_request():
     described["workload"][0]["arrivals"]["rate"] = "500/s"
     for policy in ("fcfs", "edf"):
         described["policy"] = policy
-        short, full = one_way(described, True), one_way(described, False)
+        short, full = one_way(described), one_way(described, former=True)
         same(short, full)
         assert set(short.tasks.loc[short.tasks["status"] == "completed", "class"]) == {"web", "mail"}
     urgent = short.by("class", ["wait_mean"])["wait_mean"]
@@ -105,8 +104,8 @@ def test_two_services_share_gpus_by_the_age_of_their_oldest_request():
 
 
 def test_response_is_wait_and_stages_and_the_way_there_and_back():
-    without = one_way(scenario(), True).tasks
-    travelled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"}), True).tasks
+    without = one_way(scenario()).tasks
+    travelled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"})).tasks
     done = (without["status"] == "completed") & (travelled["status"] == "completed")
     assert (travelled["ready"] - travelled["arrival"]).to_numpy() == pytest.approx(0.002)
     assert travelled["held"][done].to_numpy() == pytest.approx(0.003)
@@ -116,7 +115,7 @@ def test_response_is_wait_and_stages_and_the_way_there_and_back():
 def test_a_batch_carries_its_stage_times_and_shares_its_energy():
     described = scenario()
     described["cluster"]["nodes"]["gpus"]["power"] = {"idle": "10 W", "busy": "110 W"}
-    result = one_way(described, True)
+    result = one_way(described)
     done = result.tasks[result.tasks["status"] == "completed"]
     sizes = done.groupby("batch").size()
     assert done.groupby("batch")["compute"].first().to_numpy() == pytest.approx(0.013 + 0.001264 * sizes.to_numpy())
@@ -132,7 +131,7 @@ def test_tasks_and_services_side_by_side():
     described["workload"].append(
         {"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "300 ms"}
     )
-    result = one_way(described, True)
+    result = one_way(described)
     by = result.by("class", ["completed"])["completed"]
     assert by["web"] > 1500
     assert by["jobs"] >= 5

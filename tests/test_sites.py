@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from machines import engine
 from tiers import spread
 
 import sim
@@ -56,11 +57,10 @@ KILL = {"at_limit": "kill"}
     ({**KILL, "grace": "3 s"}, [9, 11, 13], ["failed", "completed", "completed"]),
     ({**KILL, "grace": "4 s"}, [10, 12, 14], ["completed"] * 3),
 ])  # fmt: skip
-@pytest.mark.parametrize("fast", [True, False])
-def test_at_its_limit_a_job_overruns_or_is_killed(tmp_path, site, ends, status, fast):
+def test_at_its_limit_a_job_overruns_or_is_killed(tmp_path, site, ends, status):
     """One after the other on all GPUs; the second ends at the very instant of its limit, the third has none."""
     rows = "gpus,gpu_time,time_limit\n4,10,6\n4,2,2\n4,2,\n"
-    record = Simulation(Scenario.load(scenario(tmp_path, rows, site)).build(), check=True, fast=fast).run()
+    record = Simulation(Scenario.load(scenario(tmp_path, rows, site)).build(), check=True).run()
     assert record.finish.tolist() == ends
     assert [{COMPLETED: "completed", FAILED: "failed"}[one] for one in record.status] == status
 
@@ -78,12 +78,12 @@ def test_a_killed_job_wastes_what_it_did_and_its_energy_is_counted(tmp_path):
     assert result.metric("energy_j") == pytest.approx(10 * 110)
 
 
-def test_the_fast_path_and_all_stages_agree_under_limits(tmp_path):
+def test_all_stages_one_by_one_agree_under_limits(tmp_path):
     rows = drawn_jobs(3, [""], count=300)
     rows["time_limit"] = rows["gpu_time"] * np.random.default_rng(4).uniform(0.5, 2, len(rows))
     for policy in ("easy_backfill", "srtf", "las"):
         built = scenario(tmp_path, rows, {**KILL, "grace": "100 ms"}, policy=policy)
-        records = [Simulation(Scenario.load(built).build(), check=True, fast=fast).run() for fast in (True, False)]
+        records = [engine(Scenario.load(built).build(), former).run() for former in (False, True)]
         for column in ("start", "finish", "status"):
             np.testing.assert_array_equal(getattr(records[0], column), getattr(records[1], column))
         killed = records[0].status == FAILED

@@ -41,7 +41,7 @@ class PowerDown(ListScheduler):
     memory: seconds over which the demand is averaged.
     """
 
-    undisturbed = False
+    sets_devices = True
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class Predictive(Scheduler):
     reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
     """
 
-    undisturbed = False
+    sets_devices = True
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Predictive(Scheduler):
         self._next = 0.0
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}
-        if scale and not self.by.undisturbed:
+        if scale and self.by.sets_devices:
             text = f"{type(self.by).__name__} sends devices to sleep itself: set scale to false, or name another"
             raise ScenarioError(Problem(text, key="policy.scheduler.by"))
         if self.protected:

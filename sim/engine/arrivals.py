@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from sim.engine.clock import ARRIVAL, FINISH, Timer
 from sim.engine.complaints import raised
-from sim.engine.requests import Taskwise
 from sim.engine.state import State
 from sim.errors import HetsimError
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
@@ -85,7 +85,6 @@ class Arrivals(State):
         if queue is None:
             self.scheduler.ready(task)
             return
-        assert isinstance(queue, Taskwise)
         if queue.cache is not None and queue.cache.holds(queue.input_of(task)):
             self._answer(task, queue)
             return
@@ -106,7 +105,7 @@ class Arrivals(State):
 
         self.clock.at(self.clock._now + seconds, ARRIVAL, Timer(there))
 
-    def _arrive(self, task: Task, queue: Taskwise) -> None:
+    def _arrive(self, task: Task, queue: Any) -> None:
         """A request is at the node that may serve it."""
         task.state = WAITING
         self.waiting[task.index] = task
@@ -117,7 +116,7 @@ class Arrivals(State):
         if queue.wanted and (len(queue) >= queue.wanted or queue.over):
             self.clock.round_due = True
 
-    def _answer(self, task: Task, queue: Taskwise) -> None:
+    def _answer(self, task: Task, queue: Any) -> None:
         """The result of a request is in the cache: it needs no device."""
         assert queue.service.cache is not None
         queue.never()

@@ -7,6 +7,7 @@ through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,10 @@ class Backlog:
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
 
     def runs(self, launch: Any) -> None:
-        key = _key(launch.placement.mode.type, "" if launch.task is None else launch.task.class_)
-        if launch.stages is None and launch.task is not None and len(launch.tasks) == 1 and hasattr(launch, "terms"):
+        terms = launch.terms
+        first = launch.task.class_ if terms is None or terms.first < 0 else terms.requests.queue.class_of(terms.first)
+        key = _key(launch.placement.mode.type, first)
+        if launch.table is None and terms is None and len(launch.tasks) == 1:
             task = launch.task
             planned = (launch.placement.mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
             self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned)
@@ -146,7 +149,7 @@ class Backlog:
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         now, remaining = self.simulation.clock._now, self.simulation.view.remaining_of
-        total = 0.0
+        total = math.fsum(task.shortest_remaining for task in self._requests(kind, class_))
         for key in _matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
         for key in _matching(self.plain, kind, class_):
@@ -157,14 +160,23 @@ class Backlog:
 
     def count(self, kind: str | None, class_: str | None) -> int:
         """Tasks that wait."""
+        requests = len(self._requests(kind, class_))
         counted = self._counted.get((kind, class_))
         if counted is None:
             counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
             self._counted[(kind, class_)] = counted
-        total = 0
         for entry in counted:
-            total += entry[1]
-        return total
+            requests += entry[1]
+        return requests
+
+    def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
+        """Waiting requests that have never started, of queues that keep no objects.  Linear in their number."""
+        found = [task for queue in self.simulation.view._slices for task in queue.fresh()]
+        return [task for task in found if _matching([self._key_of(task)], kind, class_)]
+
+    @staticmethod
+    def _key_of(task: Task) -> Key:
+        return _key(task.shape.modes[task.modes_by_speed()[0]].type, task.class_)
 
 
 def _key(used: DeviceType, class_: str) -> Key:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.engine.budgets import Budget
 from sim.engine.holdings import GpuState, host_part
-from sim.engine.launch import BEFORE, COMPUTE, DOWNLOAD, OVER, UPLOAD
+from sim.engine.launch import BEFORE, COMPUTE
 from sim.engine.requests import Sliced
 from sim.errors import InvariantError
 from sim.model.cluster import WHOLE, Partition
@@ -54,10 +54,8 @@ class Checker:
         in_launches = simulation.iterating
         seen: set[int] = set()
         for launch in simulation.running.values():
-            if launch.task is None:
-                in_launches += launch.requests.count
-            for task in launch.tasks:
-                in_launches += 1
+            in_launches += launch.count
+            for task in launch._tasks or ():
                 self._require(task.state == RUNNING, f"{task} is in a launch but not marked running")
                 self._require(task._launch is launch, f"{task} does not know its launch")
                 self._require(task.index not in seen, f"{task} runs twice")
@@ -69,13 +67,11 @@ class Checker:
         blocked = 0 if simulation.graph is None else len(simulation.graph.blocked)
         sent = sum(1 for status in simulation._status if status >= UNFINISHED) if self.checks % 64 == 1 else None
         if sent is not None:
-            sent += sum(queue.head_at for queue in simulation.queues if isinstance(queue, Sliced))
-            if simulation.requests_left:
-                in_slices = sum(queue.head_at for queue in simulation.queues) - simulation.ended
-                answering = any(queue.service.response_delay for queue in simulation.queues)
-                self._require(
-                    in_slices == in_launches or (answering and in_slices > in_launches), "a request was lost"
-                )
+            slices = [queue for queue in simulation.queues if isinstance(queue, Sliced)]
+            if slices:
+                taken = sum(queue.head_at - len(queue.back) for queue in slices) - simulation.ended
+                answering = any(queue.service.response_delay for queue in slices)
+                self._require(taken == in_launches or (answering and taken > in_launches), "a request was lost")
                 return
             deferred = sum(1 for status in simulation._status if status == UNFINISHED)
             deferred -= len(simulation.waiting) + in_launches + blocked
@@ -142,27 +138,36 @@ class Checker:
         simulation = self.simulation
         now = simulation.clock._now
         for launch in simulation.running.values():
-            stages = launch.stages
-            if stages is None:
+            table = launch.table
+            if table is None:
                 continue
-            self._require(launch.stage != OVER, f"{launch.task} is over but still among the running")
-            times = [stages.upload_start, stages.upload_end, stages.compute_start, stages.compute_end]
-            known = [time for time in [launch.decided, *times, stages.download_start, now] if time == time]
+            known = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
             self._require(known == sorted(known), f"stages of {launch.task} are out of order: {known}")
-            if launch.stage == COMPUTE:
-                self._require(0 <= launch.left <= launch.total * (1 + 1e-9), f"{launch.task} has impossible work left")
-                self._require(0 <= launch.rate < math.inf, f"{launch.task} computes at rate {launch.rate}")
+            self._require(table.armed >= now or table.group is not None, f"{launch.task} should have gone on")
+            if table.stage(now) == COMPUTE:
+                self._require(0 <= table.left <= table.total * (1 + 1e-9), f"{launch.task} has impossible work left")
+                self._require(0 <= table.rate < math.inf, f"{launch.task} computes at rate {table.rate}")
         for state in simulation.capacity.of:
             if isinstance(state, GpuState):
-                engines = state.engines
-                computing = sum(launch.placement.mode.share for launch in engines.computing)
-                self._require(computing == engines.share, f"compute shares of {state.device} do not add up")
-                if state.device.type.sharing.kind != "timeslice":
-                    self._require(computing <= WHOLE, f"the compute engine of {state.device} is oversubscribed")
-                for engine, stage in ((engines.upload, UPLOAD), (engines.download, DOWNLOAD)):
-                    current = engine.current
-                    if current is not None and hasattr(current, "stage"):
-                        self._require(current.stage == stage, f"a copy engine of {state.device} serves a ghost")
+                self._lane(state, now)
+
+    def _lane(self, state: GpuState, now: float) -> None:
+        lane = state.lane
+        tables = [launch.table for launch in lane.flights]
+        computing = [launch for launch in lane.flights if launch.table.stage(now) == COMPUTE]
+        if lane.group is not None:
+            computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
+        share = sum(launch.placement.mode.share for launch in computing)
+        if lane.group is not None:
+            self._require(share == lane.share, f"compute shares of {state.device} do not add up")
+        if not lane.sliced:
+            self._require(share <= WHOLE, f"the compute engine of {state.device} is oversubscribed")
+        self._require(all(launch.number in self.simulation.running for launch in lane.flights),
+                      f"something that is over is in flight on {state.device}")  # fmt: skip
+        for parts, owners in ((lane.uploads, len(tables) + lane.fetching), (lane.downloads, len(tables))):
+            served = [part for part in parts if part.at <= now < part.until]
+            self._require(len(served) <= 1, f"a copy engine of {state.device} serves {len(served)} at once")
+            self._require(len(parts) <= owners, f"a copy engine of {state.device} serves a ghost")
 
     def _items(self) -> None:
         """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
@@ -190,14 +195,14 @@ class Checker:
             early = sum(
                 launch.placement.mode.gpu_memory
                 for launch in simulation.launches_on(state.device)
-                if launch.stages is None or launch.stage != BEFORE
+                if launch.table is None or launch.table.stage(simulation.clock._now) != BEFORE
             )
             self._require(
                 copies + early <= state.device.type.memory,
                 f"{state.device} holds {copies + early:,} bytes, copies on their way out included",
             )
         for launch in simulation.running.values():
-            if launch.stages is None or launch.stage != COMPUTE:
+            if launch.table is None or launch.table.stage(simulation.clock._now) != COMPUTE:
                 continue
             for device in launch.placement.devices:
                 for task in launch.tasks:
@@ -211,7 +216,7 @@ class Checker:
     def _columns(self) -> None:
         """Causality: nothing starts before it is ready or ends before it starts."""
         simulation = self.simulation
-        if simulation.pipeline is not None:
+        if simulation.queues:
             return  # these columns are written at the end of the run
         recorder = simulation.recorder
         arrivals = simulation.tasks.arrival

@@ -10,12 +10,13 @@ from sim.engine.clock import FAULT, FINISH, TIMER, Timer
 from sim.engine.complaints import state_of
 from sim.engine.holdings import available_at
 from sim.engine.launch import Launch, Terms
+from sim.engine.prefetch import fetch
 from sim.engine.requests import Sliced
 from sim.engine.state import State
 from sim.errors import UsageError
 from sim.model.plan import Placement
 from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
-from sim.model.tasks import BLOCKED, RUNNING, WAITING, Task
+from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
 from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Reject, Requests, Set, Start, Stop, Wait
 
 LOOP_LIMIT = 10_000
@@ -42,16 +43,16 @@ class Decisions(State):
             self._look_for_loop()
 
     def _start(self, decision: Start) -> None:
-        """Launch.  The usual case, one task that only computes on one device or one node, is validated and done at
-        once; everything else, errors included, goes the full way."""
+        """Launch.  The usual case, one task on one device or one node in its normal state, is validated and done at
+        once; everything else, errors included, is looked at more closely."""
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
         if (
             task.__class__ is Task
-            and mode in self._quick
             and task.state == WAITING
             and task._history is None
             and task.allowed is None
+            and mode in self._simple
         ):
             position = task.shape.position.get(mode)
             if position is not None:
@@ -59,16 +60,24 @@ class Decisions(State):
                 if cores >= 0:
                     now = self.clock._now
                     self.last_launch = number = self.last_launch + 1
-                    launch = Launch(self._finish_quick_method, number, task, placement, now)
-                    launch.cores = cores
-                    launch.position = position
                     task.state = RUNNING
-                    task._launch = launch
                     row = task.index
                     del self.waiting[row]
-                    self.running[number] = launch
-                    self._starts[row] = now
-                    self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
+                    if mode in self._quick:
+                        launch = Launch(self._finish_quick_method, number, (task,), placement, now)
+                        self._starts[row] = now
+                        self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
+                        launch.cores = cores
+                        launch.position = position
+                        task._launch = launch
+                        self.running[number] = launch
+                    else:
+                        launch = Launch(self._boundary, number, (task,), placement, now)
+                        launch.cores = cores
+                        launch.position = position
+                        task._launch = launch
+                        self.launches.begin(launch)
+                        self.running[number] = launch
                     if self.limits is not None:
                         self.limits.watch(launch)
                     return
@@ -81,15 +90,18 @@ class Decisions(State):
         if isinstance(tasks, Requests):
             requests = tasks
             position = self._may_start(requests, placement)
-            if self.pipeline is not None:
-                if self.capacity.quick_take(placement) < 0:
-                    raise self.illegal(f"started {requests} on {placement}, but {self.capacity.refusal(placement)}")
-                self.pipeline.begin(requests, placement, position)
-                return
             padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
-            terms = Terms(requests, padding, requests.queue.factors())
-            tasks = requests.tasks or ()
+            terms = Terms(requests, padding, requests.queue.factors(), requests.queue.arrival(0))
+            if requests.tasks is None:
+                self._start_slice(requests, placement, position, terms)
+                return
+            tasks = requests.tasks
+            terms.oldest = min(task.arrival for task in tasks) + requests.queue.service.request_delay
         batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
+        if terms is None and batch and (queue := self._queue_of.get(batch[0].shape)) is not None:
+            # Requests that a policy names one by one are a batch of their own.
+            self._start_fully(Start(Requests(queue, len(batch), len(batch), batch), placement))
+            return
         if not batch or len({task.index for task in batch}) != len(batch):
             raise self.illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
         if terms is None and len(batch) > max(1, mode.batch_limit):
@@ -101,10 +113,7 @@ class Decisions(State):
             if its_own is None or (task.allowed is not None and its_own not in task.allowed):
                 may_not = "lacks" if its_own is None else "may not use"
                 raise self.illegal(f"started {task} in mode {mode}, which it {may_not}")
-        refusal = self.capacity.refusal(placement)
-        if refusal is not None:
-            raise self.illegal(f"started {batch[0]} on {placement}, but {refusal}")
-        self._launch(batch, placement, terms)
+        self._launch(batch, placement, terms, self._take(placement, batch[0]))
 
     def _may_start(self, requests: Requests, placement: Placement) -> int:
         """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
@@ -120,27 +129,46 @@ class Decisions(State):
             raise self.illegal(f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
         return position
 
-    def taken(self, launch: Any, tasks: tuple[Task, ...]) -> None:
-        """These requests have left their queue for a launch."""
-        queue = launch.requests.queue
-        for task in tasks:
-            if task.state != WAITING:
-                raise self.illegal(f"started {task}, but it {state_of(task)}")
-            queue.remove(task)
-            self.waiting.pop(task.index, None)
+    def _start_slice(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
+        """Launch the oldest requests of a queue; they become objects only if something looks at them."""
+        cores = self._take(placement, requests)
+        self.last_launch = number = self.last_launch + 1
+        queue = requests.queue
+        terms.first = queue.take(requests.count)
+        launch = Launch(self._boundary, number, (), placement, self.clock._now)
+        launch._tasks = queue.seen(terms.first, requests.count)
+        launch.terms, launch.position = terms, position
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        for task in launch._tasks or ():
             task.state = RUNNING
             task._launch = launch
+        self.running[number] = launch
+        self._begin(launch)
+        if self.limits is not None:
+            self.limits.watch(launch)
 
-    def _launch(self, batch: tuple[Task, ...], placement: Placement, terms: Terms | None = None) -> None:
-        """Occupy a validated placement and start the first stage."""
+    def _take(self, placement: Placement, what: Any) -> int:
+        """Check and occupy a placement; the bitmask of cores taken."""
+        if not self.places.items and placement.mode.type.sharing.kind != "mig":
+            cores = self.capacity.quick_take(placement)
+            if cores >= 0:
+                return cores
+        refusal = self.capacity.refusal(placement)
+        if refusal is not None:
+            raise self.illegal(f"started {what} on {placement}, but {refusal}")
+        return -1
+
+    def _launch(
+        self, batch: tuple[Task, ...], placement: Placement, terms: Terms | None = None, cores: int = -1
+    ) -> None:
+        """Start on a validated placement; `cores` is -1 where it has not been occupied yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
         self.last_launch = number = self.last_launch + 1
-        launch = Launch(self._finish_quick_method, number, task, placement, now)
-        launch.tasks = batch
+        launch = Launch(self._finish_quick_method, number, batch, placement, now)
         launch.terms = terms
         launch.position = task.shape.position[mode]
-        launch.cores = self.capacity.take(placement, launch)
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
         self.running[number] = launch
         for member in batch:
             self.waiting.pop(member.index, None)
@@ -148,7 +176,7 @@ class Decisions(State):
             member._launch = launch
         if terms is not None:
             for member in batch:
-                terms.requests.queue.remove(member)
+                self._dequeue(terms.requests.queue, member)
         elif mode in self._quick and task._history is None and len(batch) == 1:
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
@@ -162,23 +190,35 @@ class Decisions(State):
         self._start_staged(launch)
         if self.limits is not None and launch.tasks:
             self.limits.watch(launch)
-
-    def _start_staged(self, launch: Launch) -> None:
-        """The full way: devices may have to become ready, data to move, engines to be shared."""
-        refusal = self.launcher.transfers.items_refusal(launch.tasks, launch.placement, 0)
-        if refusal is not None:
-            raise self.illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
-        for device in launch.placement.devices:
-            state = self.capacity.of[device.index]
-            at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
-            if not state.normal and at_once and state.frequency == state.slowdown == 1.0:
-                state.normal = True  # for the next launch; this one gets here only if something was unusual
-        self.launcher.begin(launch)
         if self.backlog is not None:
             self.backlog.materialised(launch)
 
+    def _dequeue(self, queue: Any, task: Task) -> None:
+        """A request leaves its queue."""
+        for passed in queue.remove(task):
+            self.waiting[passed.index] = passed
+
+    def _start_staged(self, launch: Launch) -> None:
+        """The full way: devices may have to become ready, data to move, engines to be shared."""
+        if self.places.items:
+            refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
+            if refusal is not None:
+                raise self.illegal(f"started {launch.task} on {launch.placement}, but {refusal}")
+        launch.then = self._boundary
+        self._begin(launch)
+
+    def _begin(self, launch: Launch) -> None:
+        """Begin; devices that were unusual and are so no longer are taken as normal from now on."""
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            if state.normal:
+                continue
+            at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
+            if at_once and state.frequency == state.slowdown == 1.0:
+                state.normal = True
+        self.launches.begin(launch)
+
     def _stop(self, decision: Stop) -> None:
-        self._not_short(decision)
         launch = self._running_launch(decision.task, "stopped")
         self.stop_launch(launch, decision.keep)
 
@@ -186,8 +226,7 @@ class Decisions(State):
         tasks = launch.tasks
         if not fault and not all(task.shape.preemptible for task in tasks):
             raise self.illegal(f"stopped {launch.task}, which is not preemptible")
-        self._note_start(launch)
-        self.launcher.stop(launch, keep, fault=fault)
+        self._note_start(launch, self.stops.stop(launch, keep, fault=fault)[0])
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
         self._forget(launch)
@@ -196,7 +235,6 @@ class Decisions(State):
         self.changed("release")
 
     def _move(self, decision: Move) -> None:
-        self._not_short(decision)
         task, placement = decision.task, decision.placement
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
@@ -207,8 +245,7 @@ class Decisions(State):
             raise self.illegal(f"moved {task} to mode {placement.mode}, which it {may_not}")
         if not task.shape.preemptible:
             raise self.illegal(f"moved {task}, which is not preemptible")
-        self._note_start(launch)
-        self.launcher.stop(launch, keep=True, outcome=LAUNCH_MOVED)
+        self._note_start(launch, self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)[0])
         if self.limits is not None:
             self.limits.over(launch)
         self._forget(launch)
@@ -218,9 +255,8 @@ class Decisions(State):
         self._launch((task,), placement)
         self.changed("release")
 
-    def _note_start(self, launch: Launch) -> None:
+    def _note_start(self, launch: Launch, start: float) -> None:
         """The first stage of a task's first launch is the end of its wait."""
-        start = launch.decided if launch.stages is None else launch.stages.start
         if start == start:
             for task in launch.tasks:
                 if self._starts[task.index] != self._starts[task.index]:
@@ -232,8 +268,7 @@ class Decisions(State):
         for task in launch.tasks:
             self._place_of(task, launch)
             task._launch = None
-        launch.tasks = ()
-        launch.task = None  # type: ignore[assignment]
+        launch._tasks = ()
 
     def _place_of(self, task: Task, launch: Launch) -> None:
         self._place[task.index] = self._place_code(launch.placement, launch.cores)
@@ -243,11 +278,6 @@ class Decisions(State):
         if task.state != RUNNING or task._launch is None:
             raise self.illegal(f"{verb} {task}, but it {state_of(task)}")
         return task._launch
-
-    def _not_short(self, decision: Decision) -> None:
-        """Batches that go the short way can be disturbed by nothing."""
-        if self.pipeline is not None:
-            raise self.illegal(f"yields {decision!r}, but its batching policies say `undisturbed`; let one say False")
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
@@ -272,6 +302,8 @@ class Decisions(State):
                 self.end_task(task, status, reason)
             return
         first, now = queue.take(requests.count), self.clock._now
+        for task in queue.seen(first, requests.count) or ():
+            task.state = ENDED
         self.recorder.discard(queue.number, first, requests.count, status, now, reason)
         self.requests_left -= requests.count
         self.ended += requests.count
@@ -288,7 +320,6 @@ class Decisions(State):
             self.recorder.holds.append((self.clock._now, task.index, cause))
 
     def _set(self, decision: Set) -> None:
-        self._not_short(decision)
         self.devices.set(decision.device, decision.frequency)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
@@ -300,8 +331,8 @@ class Decisions(State):
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
         self.last_launch += 1  # a place in the start order of the upload engine
-        problem = self.launcher.transfers.fetch(
-            decision.item, decision.device, self.last_launch, lambda: self.changed("change")
+        problem = fetch(
+            self.launches.transfers, decision.item, decision.device, self.last_launch, lambda: self.changed("change")
         )
         if problem is not None:
             raise self.illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")

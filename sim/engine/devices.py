@@ -41,7 +41,7 @@ class Devices:
         log = run.recorder.device_log
         if wanted == "off":
             busy = run.launches_on(device)
-            if isinstance(state, GpuState) and state.engines.fetching:
+            if isinstance(state, GpuState) and state.lane.fetching:
                 raise run.illegal(f"puts {device} to sleep while data are being brought there")
             if busy:
                 raise run.illegal(f"puts {device} to sleep while {busy[0].task} runs there")
@@ -79,11 +79,11 @@ class Devices:
             if wanted != state.frequency:
                 launches = run.launches_on(device)
                 for launch in launches:
-                    run.launcher.compute.materialise(launch)
+                    run.launches.materialise(launch)
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
-                run.launcher.compute.retime(device, launches)
+                run.launches.retime(state, launches)
 
     def _open(self, device: Device) -> None:
         """A device that was asleep may be given launches from now on."""
@@ -103,11 +103,11 @@ class Devices:
         run, state = self.run, self.state(device)
         launches = run.launches_on(device)
         for launch in launches:
-            run.launcher.compute.materialise(launch)
+            run.launches.materialise(launch)
         run.steady = False
         state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False
-        run.launcher.compute.retime(device, launches)
+        run.launches.retime(state, launches)
         run.changed("change")
 
     def close(self, device: Device, closed: bool) -> None:
@@ -160,7 +160,7 @@ class Devices:
         if not items:
             return
         for launch in list(run.running.values()):
-            early = launch.stages is not None and launch.stage < RESTORE
+            early = launch.table is not None and launch.table.stage(run.clock._now) < RESTORE
             if early and any(self.lost_input(task) is not None for task in launch.tasks):
                 run.stop_launch(launch, keep=True, fault=True)
         blocked = [] if run.graph is None else list(run.graph.blocked.values())

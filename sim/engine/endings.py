@@ -7,8 +7,7 @@ from functools import partial
 
 from sim.engine.clock import FINISH, Timer
 from sim.engine.launch import Launch
-from sim.engine.pipeline import BatchLaunch
-from sim.engine.requests import Taskwise
+from sim.engine.requests import Sliced
 from sim.engine.state import State
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
 from sim.model.tasks import ENDED, Task
@@ -22,7 +21,7 @@ class Endings(State):
 
     def _finish_quick(self, launch: Launch) -> None:
         """A launch that only computed has ended."""
-        task = launch.task
+        (task,) = launch._tasks  # type: ignore[misc]
         row = task.index
         placement = launch.placement
         cores = launch.cores
@@ -40,18 +39,38 @@ class Endings(State):
             self.received.plain(task)
         self._completed(task)
 
-    def batch_over(self, launch: BatchLaunch) -> None:
-        """A batch that went the short way has ended."""
-        assert self.pipeline is not None
+    def _launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
+        """A launch with a timetable has ended well."""
+        terms = launch.terms
         del self.running[launch.number]
-        requests = launch.requests
+        if self.limits is not None:
+            self.limits.ended(launch)
+        if terms is None:
+            start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
+            for task in launch.tasks:
+                row = task.index
+                if self._starts[row] != self._starts[row]:
+                    self._starts[row] = start
+                self._place[row] = place
+                self._modes[row] = launch.position
+                self._finishes[row] = now
+                self._status[row] = COMPLETED
+                self._completed(task)
+            return
+        requests = terms.requests
         queue = requests.queue
-        if self.pipeline.listens[queue.number]:
-            self.call(self.input.batching[queue.number].ended, self.pipeline.report(launch), queue)
+        if self._listens[queue.number]:
+            self.call(self.input.batching[queue.number].ended, _report(launch, times, self.clock._now), queue)
+        if queue.cache is not None:
+            queue.keep_results(launch.tasks)
         back = queue.service.response_delay
-        if launch.task is None:
+        if launch._tasks is None or terms.first >= 0:
+            for task in launch._tasks or ():  # which somebody looked at
+                task.state = ENDED
+                task._launch = None
             self._settled = self.decisions
-            self.clock.round_due = self.clock.round_due or self._wake_on != "ready"
+            if self._wake_on != "ready":
+                self.clock.round_due = True
             if back:
                 answered = Timer(lambda _: self._slice_ended(requests.count))
                 self.clock.at(self.clock._now + back, FINISH, answered)
@@ -65,9 +84,6 @@ class Endings(State):
                 self._batch_member_ended(task)
         if back:
             self.changed("release")
-        if queue.cache is not None:
-            queue.keep_results(requests.tasks)
-        launch.tasks, launch.task = (), None
 
     def _slice_ended(self, count: int) -> None:
         self.ended += count
@@ -77,54 +93,8 @@ class Endings(State):
 
     def _batch_member_ended(self, task: Task) -> None:
         self._status[task.index] = COMPLETED  # the other columns are written at the end of the run
-        self._completed(task)
-
-    def _report_batch(self, launch: Launch) -> None:
-        """Tell the batching policy of a batch that went the full way."""
-        stages, terms, now = launch.stages, launch.terms, self.clock._now
-        assert stages is not None and terms is not None
-        requests = terms.requests
-        up, down = stages.upload_start == stages.upload_start, stages.download_start == stages.download_start
-        report = BatchReport(
-            requests.count,
-            requests.size,
-            launch.placement,
-            launch.decided,
-            stages.upload_start if up else stages.compute_start,
-            stages.upload_end if up else stages.compute_start,
-            stages.compute_start,
-            stages.compute_end,
-            stages.download_start if down else now,
-            now,
-            min(task.arrival for task in launch.tasks) + requests.queue.service.request_delay,
-        )
-        self.call(self.input.batching[requests.queue.number].ended, report, requests.queue)
-        if requests.queue.cache is not None:
-            requests.queue.keep_results(launch.tasks)
-
-    def _launch_completed(self, launch: Launch) -> None:
-        """A staged launch has ended well (told by the launcher)."""
-        self._note_start(launch)
-        tasks = launch.tasks
-        back = 0.0 if launch.terms is None else launch.terms.requests.queue.service.response_delay
-        for task in tasks:
-            self._place_of(task, launch)
-        del self.running[launch.number]
-        if self.limits is not None:
-            self.limits.ended(launch)
-        if launch.terms is not None:
-            self._report_batch(launch)
-        for task in tasks:
-            if back:
-                self._travel(task, back, partial(self._member_ended, task))
-            else:
-                self._member_ended(task)
-        if back:
-            self.changed("release")
-
-    def _member_ended(self, task: Task) -> None:
-        self._finishes[task.index] = self.clock._now
-        self._status[task.index] = COMPLETED
+        if self.requests_left:
+            self.requests_left -= 1
         self._completed(task)
 
     def _completed(self, task: Task) -> None:
@@ -182,8 +152,7 @@ class Endings(State):
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
         tasks = launch.tasks
-        self._note_start(launch)
-        self.launcher.stop(launch, keep=False, killed=True)
+        self._note_start(launch, self.stops.stop(launch, keep=False, killed=True)[0])
         if self.limits is not None:
             self.limits.ended(launch)
         self._forget(launch)
@@ -227,10 +196,32 @@ class Endings(State):
     def _leave_queue(self, task: Task, waited: bool) -> None:
         """A request ends without having run."""
         queue = self._queue_of[task.shape]
-        assert isinstance(queue, Taskwise)
+        waited = waited or isinstance(queue, Sliced)  # whose requests wait from their arrival on
+        if self.requests_left:
+            self.requests_left -= 1
         if waited:
-            queue.remove(task)
+            self._dequeue(queue, task)
         elif task._history is None:
             queue.never()
             if queue.wanted and queue.over:
                 self.clock.round_due = True
+
+
+def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:
+    """What the batching policy is told of a launch that has ended."""
+    terms = launch.terms
+    assert terms is not None
+    _, up, uploaded, began, computed, down = times
+    return BatchReport(
+        terms.requests.count,
+        terms.requests.size,
+        launch.placement,
+        launch.decided,
+        up if up == up else began,
+        uploaded if up == up else began,
+        began,
+        computed,
+        down if down == down else now,
+        now,
+        terms.oldest,
+    )

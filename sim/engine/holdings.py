@@ -43,7 +43,7 @@ class GpuState:
 
     __slots__ = (
         "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "saving", "placements", "layout", "relaid", "slices", "engines", "kind",
+        "saving", "placements", "layout", "relaid", "slices", "lane", "kind",
     )  # fmt: skip
 
     def __init__(self, device: Device, node: NodeState, kind: int):
@@ -67,7 +67,8 @@ class GpuState:
         self.layout = tuple(round(s * WHOLE) for s in layouts[0])
         self.relaid = False  # mig: the layout was changed and the time for it is still to be paid
         self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
-        self.engines: Any = None
+        self.lane: Any = None
+        """What is in flight there (`sim.engine.launch.Lane`)."""
 
     def takes(self, mode: Mode) -> bool:
         """Is there a share and memory for one more launch in this mode?"""

@@ -1,56 +1,78 @@
-"""A launch, its stages, and the engines of an accelerator that they pass through."""
+"""A launch and its timetable: data only.  What happens to them is in `sim.engine.launches`.
+
+Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
+one launch at a time needs nothing but that entry; any other has a `Timetable`.
+"""
 
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.engine.clock import Timer
+from sim.engine.links import Line
+from sim.model.cluster import Device
 from sim.model.plan import Placement
-from sim.model.tasks import Task
+from sim.model.tasks import RUNNING, Task
 from sim.policy.contract import Requests
 
-NAN = math.nan
+NAN, INF = math.nan, math.inf
+
 BEFORE, UPLOAD, RESTORE, QUEUED, COMPUTE, DOWNLOAD, OVER = range(7)
 STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute", "download", "over")
+
+END, READY, TURN, JOIN, COMPUTED = range(5)
+"""What the pending entry of a launch stands for: its end; its devices are ready; a copy engine is its own, and the
+transfer needs events of its own; it begins to share a compute engine; it has computed, and others must be told."""
 
 
 class Launch(Timer):
     """One or more tasks running in one mode on one placement.
 
-    `left` is the compute time still to do at rate 1, true at `updated`; `total` what it was at the start.
-    `stages` is None as long as the launch only computes, at rate 1, on devices that do nothing else: most
-    launches of most runs live and die without it.
+    The tasks of a batch of requests become objects when they are first looked at.
     """
 
-    __slots__ = (
-        "number", "task", "tasks", "placement", "cores", "decided", "stage", "total", "left", "rate", "updated",
-        "finish_at", "stages", "position", "terms",
-    )  # fmt: skip
-    # Set by whoever makes the launch, or when its first stage begins.
+    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "table", "_tasks")
+    # Set by whoever makes the launch.
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
     """Of its mode in the first task's shape."""
-    stage: int
-    total: float
-    left: float
-    rate: float
-    updated: float
-    finish_at: float
 
-    def __init__(self, then: Callable[[Any], None], number: int, task: Task, placement: Placement, now: float):
+    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+                 now: float):  # fmt: skip
         self.entry = -1
         self.then = then
         self.number = number
-        self.task = task
-        self.tasks: tuple[Task, ...] = (task,)
         self.placement = placement
         self.decided = now
-        self.stages: Stages | None = None
         self.terms: Terms | None = None
+        self.table: Timetable | None = None
+        self._tasks: tuple[Task, ...] | None = tasks
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Its tasks as objects; none once it is over."""
+        tasks = self._tasks
+        if tasks is None:
+            terms = self.terms
+            assert terms is not None
+            tasks = self._tasks = terms.requests.queue.members(terms.first, terms.requests.count)
+            for task in tasks:
+                task.state = RUNNING
+                task._launch = self
+        return tasks
+
+    @property
+    def task(self) -> Task:
+        """The first of its tasks."""
+        return self.tasks[0]
+
+    @property
+    def count(self) -> int:
+        """How many tasks it has."""
+        return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
     def __lt__(self, other: Launch) -> bool:
         return self.number < other.number
@@ -63,41 +85,171 @@ class Terms:
     """What a batch of requests has besides its members: padding and noise.
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
-    time × its factor (`up`, `compute`, `down`).
+    time × its factor (`up`, `compute`, `down`).  `first`: position of the first request in its service, if the batch
+    is a slice of it whose requests have no objects yet; else -1.
     """
 
-    __slots__ = ("requests", "extra", "padding", "up", "compute", "down")
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "oldest")
 
-    def __init__(self, requests: Requests, padding: float, factors: Sequence[float]):
+    def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
         self.requests = requests
         self.extra = requests.size - requests.count
         self.padding = padding
         self.up, self.compute, self.down = factors
+        self.first = -1
+        self.oldest = oldest
+        """When its oldest request arrived at the node."""
 
 
-class Stages:
-    """What a launch that does more than compute keeps besides."""
+class Part:
+    """One accelerator's part of a transfer stage: its turn at a copy engine.
 
-    __slots__ = (
-        "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "waiting", "flows",
-        "items", "busy", "energy", "busy_rate", "watts", "group", "upload_estimate",
-    )  # fmt: skip
+    `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
+    A transfer with a private `line` lasts as long as its bytes tell.  Any other one begins with an event, moves its
+    `legs` one by one, and its end is not known before it comes.
+    """
 
-    def __init__(self) -> None:
-        self.start = self.upload_start = self.upload_end = NAN
-        self.compute_start = self.compute_end = self.download_start = NAN
-        self.waiting = 0
-        """Parts of the present stage (one an accelerator) still to end."""
-        self.flows: list[Any] = []
-        """Transfers and timers under way, to be cancelled by a stop."""
-        self.items: tuple[int, ...] = ()
-        self.busy = 0.0
-        self.energy = 0.0
-        self.busy_rate = 0.0
-        self.watts = 0.0
-        self.group: ShareGroup | None = None
-        self.upload_estimate = 0.0
-        """Of the upload stage, on idle links, as it looked when the stage was asked for."""
+    # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
+    size = seconds = 0.0
+    line: Line | None = None
+    ask = at = until = INF
+    begun = False
+    """Has a transfer without a private line had its turn?"""
+    moved = True
+    """Was there anything to move when its turn came?"""
+    legs: Sequence[Any] = ()
+    flow: Any = None
+
+    def __init__(self, owner: Any, lane: Lane | None, device: Device):
+        self.owner = owner
+        self.number: int = owner.number
+        self.lane = lane
+        self.device = device
+
+    @property
+    def open(self) -> bool:
+        """Must it be begun, once it has its turn?"""
+        return self.line is None and not self.begun
+
+    def over(self, start: float) -> float:
+        """When the transfer is done if it begins at `start`."""
+        line = self.line
+        if line is None:
+            return INF
+        # As `Links.send` calculates it.
+        size, seconds = self.size, self.seconds
+        delay = line.latency if size else 0.0
+        if line.rate == INF:
+            delay += seconds
+            return start + delay if delay else start
+        if seconds:
+            size += seconds * line.rate
+        if delay:
+            start += delay
+        return start + size / line.rate if size else start
+
+
+class Timetable:
+    """When the stages of a launch begin and end, as far as is known: inf where it is not, NaN for no such stage.
+
+    Times up to now have happened; later ones hold until something changes them.  `left` is the compute time still to
+    do at rate 1, true at `updated`; `total` what it was at the start.  `compute_end` of a launch that shares its
+    accelerator (`group`) is inf until it comes; `finish_at` is when it would come at the present rates.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    """Of its accelerators."""
+    open_at = 0.0
+    """When its devices are ready, evictions aside."""
+    blocked = 0
+    """Evictions that must end before it may begin."""
+    prepared = True
+    """Is it known what must be uploaded?"""
+    up: tuple[Part, ...] = ()
+    down: tuple[Part, ...] = ()
+    restore = 0.0
+    """Seconds to restore saved state, between `uploaded` and `ready`."""
+    uploaded = ready = compute_start = compute_end = end = updated = finish_at = INF
+    busy = energy = busy_rate = watts = 0.0
+    rate = 1.0
+    group: ShareGroup | None = None
+    items: tuple[int, ...] = ()
+    stepwise = False
+    """Must anything be done for it between its start and its end?"""
+    armed = INF
+    """When its entry is due, and below what for."""
+    due = END
+    joined = computed = False
+    """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
+    estimate: tuple[float, float] | None = None
+    """Seconds of its upload and download as policies may know them, once somebody asked."""
+    planned = NAN
+    """Estimated seconds of computing, once somebody asked."""
+
+    def __init__(self, begin: float, work: float):
+        self.begin = begin
+        """When its devices are ready for its first stage."""
+        self.total = self.left = work
+
+    def stage(self, now: float) -> int:
+        """The stage in which the launch is."""
+        if self.compute_start <= now:
+            return COMPUTE if self.compute_end > now else DOWNLOAD
+        if self.begin > now:
+            return BEFORE
+        if self.uploaded > now:
+            return UPLOAD
+        return RESTORE if self.ready > now else QUEUED
+
+    @property
+    def upload_start(self) -> float:
+        """When the first of its uploads begins or began; NaN if it has none."""
+        return min([part.at for part in self.up if part.moved], default=NAN)
+
+    @property
+    def download_start(self) -> float:
+        return min([part.at for part in self.down], default=NAN)
+
+    def times(self, now: float) -> tuple[float, ...]:
+        """What has happened by now: start, upload, compute, and the start of the download; NaN what has not."""
+        up = self.upload_start
+        up = up if up <= now else NAN
+        uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
+        began = self.compute_start if self.compute_start <= now else NAN
+        start = up
+        if start != start:
+            start = self.uploaded if self.restore and self.uploaded <= now else began
+        computed = self.compute_end if self.compute_end <= now else NAN
+        down = self.download_start
+        return start, up, uploaded, began, computed, down if down <= now else NAN
+
+    def all_times(self) -> tuple[float, ...]:
+        """`times` of a launch that has ended well."""
+        up, down = self.up, self.down
+        began = self.compute_start
+        if not up:
+            start, uploaded, begun = NAN, NAN, self.uploaded if self.restore else began
+        elif len(up) == 1 and up[0].moved:
+            start = begun = up[0].at
+            uploaded = self.uploaded
+        else:
+            return self.times(INF)
+        last = NAN if not down else down[0].at if len(down) == 1 else self.download_start
+        return begun, start, uploaded, began, self.compute_end, last
+
+    def busy_by(self, now: float) -> float:
+        """Device-seconds computed by now."""
+        return self.busy + self.busy_rate * self._since(now)
+
+    def energy_by(self, now: float) -> float:
+        """Joules above idle by now."""
+        return self.energy + self.watts * self._since(now)
+
+    def _since(self, now: float) -> float:
+        """Seconds computed since `busy` and `energy` were brought up to date."""
+        if self.computed or self.updated > now:
+            return 0.0
+        return min(now, self.compute_end) - self.updated
 
 
 class History:
@@ -128,48 +280,30 @@ class ShareGroup(Timer):
         self.members: list[Launch] = []
 
 
-class TransferEngine:
-    """One copy engine: serves one launch at a time, in start order."""
+class Lane:
+    """One accelerator: what is in flight, and when its three engines will have served it (inf: not known)."""
 
-    __slots__ = ("current", "queue")
+    __slots__ = (
+        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
+        "sliced", "simple", "fetching", "itself",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.current: Any = None
-        self.queue: list[tuple[int, Any, Callable[[], None]]] = []
-
-    def request(self, launch: Any, begin: Callable[[], None]) -> None:
-        if self.current is None:
-            self.current = launch
-            begin()
-        else:
-            insort(self.queue, (launch.number, launch, begin), key=lambda entry: entry[0])
-
-    def release(self, launch: Any) -> None:
-        """The launch is done with the engine, or gives up its place in the queue."""
-        if self.current is not launch:
-            self.queue = [entry for entry in self.queue if entry[1] is not launch]
-            return
-        self.current = None
-        if self.queue:
-            _, self.current, begin = self.queue.pop(0)
-            begin()
-
-
-class Engines:
-    """The three engines of one accelerator."""
-
-    __slots__ = ("upload", "download", "computing", "share", "queue", "group", "staged", "fetching")
-
-    def __init__(self, group: ShareGroup | None):
-        self.upload = TransferEngine()
-        self.download = TransferEngine()
-        self.computing: list[Launch] = []
-        self.share = 0
-        """Sum of the shares (millionths) of what is computing."""
-        self.queue: list[Launch] = []
-        """Waiting for the compute engine, in start order."""
+    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool):
+        self.flights: list[Launch] = []
+        """Launches with a timetable, in start order."""
+        self.uploads: list[Part] = []
+        self.downloads: list[Part] = []
+        self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group
-        self.staged: list[Launch] = []
-        """Launches in flight that go through all stages, in start order."""
+        """Of an accelerator on which launches slow each other."""
+        self.computing: list[Launch] = []
+        """Its members, and gangs that take part."""
+        self.share = 0
+        """Sum of their shares (millionths)."""
+        self.sliced = sliced
+        """Does it take turns, so that any number of launches may compute?"""
+        self.simple = simple
+        """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
         self.fetching = 0
         """Prefetches under way."""
+        self.itself = (self,)

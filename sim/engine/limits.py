@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.engine.clock import TIMER, Timer
-from sim.engine.compute import work
+from sim.engine.durations import work
 
 if TYPE_CHECKING:
     from sim.engine.launch import Launch
@@ -32,7 +32,7 @@ class TimeLimits:
         """By row: seconds that earlier launches had."""
         self._timers: dict[int, Timer] = {}
         """By number of launch."""
-        run.launcher.compute.slowed = self.watch
+        run.launches.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
         """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
@@ -40,7 +40,7 @@ class TimeLimits:
         end = launch.decided + left + self.grace
         if end == math.inf or launch.number in self._timers:
             return
-        if launch.stages is None and launch.decided + work(launch) <= end:
+        if launch.table is None and launch.decided + work(launch) <= end:
             return
         timer = self._timers[launch.number] = Timer(lambda _: self._due(launch))
         self.run.clock.at(max(end, self.run.clock._now), TIMER, timer)

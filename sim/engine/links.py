@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.engine.clock import FINISH, Clock, Timer
-from sim.model.cluster import Cluster, Device
+from sim.model.cluster import Cluster, Device, DeviceType
+from sim.model.tasks import Tasks
+
+
+class Line(NamedTuple):
+    """The way between an accelerator and its host, in one direction."""
+
+    rate: float
+    latency: float
+    private: bool
+    """Can nothing else be on it while the accelerator's copy engine serves a launch?"""
 
 
 class Pipe:
@@ -57,8 +67,13 @@ class Group(Timer):
 class Links:
     """All pipes of a cluster and the flows on them."""
 
-    def __init__(self, cluster: Cluster, clock: Clock):
+    def __init__(self, cluster: Cluster, clock: Clock, tasks: Tasks | None = None):
         self.clock = clock
+        self.up_lines: dict[int, Line] = {}
+        self.down_lines: dict[int, Line] = {}
+        modes = [] if tasks is None else [mode for shape in tasks.shapes for mode in shape.modes]
+        parted = {mode.type for mode in modes if mode.gpus and not mode.whole}
+        items = tasks is None or bool(tasks.items)
         self._up: dict[int, Sequence[Pipe]] = {}
         self._down: dict[int, Sequence[Pipe]] = {}
         self._latency: dict[int, float] = {}
@@ -84,6 +99,21 @@ class Links:
                 self._up[device.index] = [pipe for pipe in ways_up if pipe.rate < math.inf]
                 self._down[device.index] = [pipe for pipe in ways_down if pipe.rate < math.inf]
                 self._latency[device.index] = latency
+                self._add_lines(device, ways_up, ways_down, items, parted)
+
+    def _add_lines(
+        self, device: Device, ways_up: list[Pipe], ways_down: list[Pipe], items: bool, parted: set[DeviceType]
+    ) -> None:
+        """Items go over the way down besides what launches download, and both directions of a half-duplex link are
+        in use at once where several launches are in flight."""
+        kind = device.type
+        one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
+        crowded = one_way and (kind.streams > 1 or kind in parted or items)
+        for lines, pipes, free in ((self.up_lines, ways_up, True), (self.down_lines, ways_down, not items)):
+            finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
+            behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
+            private = not finite or (free and not crowded and not behind_switch)
+            lines[device.index] = Line(min(finite, default=math.inf), self._latency[device.index], private)
 
     @staticmethod
     def _pair(name: str, link: Any) -> tuple[Pipe, Pipe]:

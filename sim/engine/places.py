@@ -8,7 +8,8 @@ An item written in the run is dropped everywhere after its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sim.engine.capacity import Capacity
 from sim.engine.holdings import GpuState
@@ -27,12 +28,15 @@ def host(node: int) -> int:
 class Eviction:
     """An only copy on its way back to the host: its bytes are occupied until it has arrived there."""
 
-    __slots__ = ("size", "version", "waiters")
+    __slots__ = ("item", "size", "version", "waiters", "gpu")
 
-    def __init__(self, size: int, version: int):
+    def __init__(self, item: int, size: int, version: int):
+        self.item = item
         self.size = size
         self.version = version
-        self.waiters: list[Callable[[], None]] = []
+        self.waiters: list[Any] = []
+        """Launches and prefetches that need its room."""
+        self.gpu: Any = None
 
 
 class GpuItems:
@@ -50,7 +54,7 @@ class GpuItems:
         self.leaving_bytes = 0
 
     def leave(self, item: int, size: int, version: int) -> Eviction:
-        eviction = Eviction(size, version)
+        eviction = Eviction(item, size, version)
         self.leaving.append(eviction)
         self.leaving_bytes += size
         return eviction
@@ -68,6 +72,7 @@ class Places:
         self.cluster = cluster
         self.capacity = capacity
         self.links = links
+        self.tasks = tasks
         self.items: Sequence[Item] = tasks.items
         self.where: list[dict[int, None]] = []
         hosts = {host(node.index): None for node in cluster.nodes}

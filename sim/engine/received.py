@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.engine.launch import COMPUTE, Launch
+from sim.engine.launch import Launch
 from sim.model.record import COMPLETED
 from sim.model.tasks import Task
 
@@ -22,9 +22,27 @@ class Received:
     def __init__(self, run: Simulation):
         self.run = run
         self.by_user: dict[str, float] | None = None
+        self.asked = False
+        """Has anybody asked?  From then on what tasks receive is added up as their launches end."""
+
+    def batch(self, launch: Launch) -> None:
+        """A batch of requests has ended."""
+        table = launch.table
+        assert table is not None
+        for task in launch.tasks:
+            self.staged(task, table.busy / launch.count)
+
+    def _begin(self) -> None:
+        """Make up for the launches that have ended so far."""
+        self.asked = True
+        busy = self.run.recorder.detail("busy")
+        for row, seconds in self.run.recorder.computed():
+            busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
         """A launch that went through stages, or was stopped, has ended."""
+        if not self.asked:
+            return
         self.run.recorder.detail("busy")[task.index] += seconds
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
@@ -42,6 +60,8 @@ class Received:
     def task(self, task: Task) -> float:
         """What a task has received up to now."""
         run = self.run
+        if not self.asked:
+            self._begin()
         earlier = run.recorder.detail("busy")[task.index] if run.recorder.has("busy") else 0.0
         if task._launch is not None:
             return float(earlier + self._under_way(task._launch))
@@ -50,14 +70,16 @@ class Received:
 
     def _under_way(self, launch: Launch) -> float:
         now = self.run.clock._now
-        if launch.stages is None:
+        table = launch.table
+        if table is None:
             return launch.placement.mode.width * (now - launch.decided)
-        elapsed = now - launch.updated if launch.stage == COMPUTE else 0.0
-        return (launch.stages.busy + launch.stages.busy_rate * elapsed) / len(launch.tasks)
+        return table.busy_by(now) / launch.count
 
     def user(self, user: str) -> float:
         """What a user's tasks have received up to now."""
         run = self.run
+        if not self.asked:
+            self._begin()
         if self.by_user is None:
             self.by_user = self._from_columns()
         under_way = sum(

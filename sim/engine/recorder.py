@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from sim.model.record import (
     LAUNCH_COMPLETED,
     LAUNCH_RUNNING,
     NOT_ARRIVED,
+    STAGE_SPANS,
     UNFINISHED,
     Record,
     RunInput,
@@ -30,6 +33,10 @@ LAUNCH_TIMES = (
     "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
 )  # fmt: skip
 
+ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
+"""A launch that was not both plain and complete; the first six are whole numbers."""
+WIDTH = len(ROW)
+BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
 BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
 
@@ -52,15 +59,17 @@ class Recorder:
         self.batched = False
         self._first_token: array | None = None
         self._detail: dict[str, array] = {}
-        self._launches: dict[str, array] = {
-            **{name: array("q") for name in ("launch", "task", "members", "mode", "place", "outcome")},
-            **{name: array("d") for name in (*LAUNCH_TIMES, "busy", "energy", "lost")},
-        }
+        self._rows = array("d")
+        """Launches, row after row (ROW)."""
+        self._launches: dict[str, np.ndarray] = {}
+        """The same and batches as columns, at the end of the run."""
         self._batch_numbers = array("q")
         self._batch_times = array("d")
-        """Rows of launches of requests that went the short way: BATCH_NUMBERS and BATCH_TIMES, row after row."""
+        """Launches of requests: BATCH_NUMBERS and BATCH_TIMES, row after row."""
         self._members = array("q")
         """Rows of the requests of batches whose requests are objects, one batch after the other."""
+        self._groups: dict[int, tuple[int, ...]] = {}
+        """Tasks of launches that are not of one task, by row of the launch."""
         self._gone: list[tuple[int, int, int, int, float, str]] = []
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._lean = False
@@ -79,6 +88,11 @@ class Recorder:
             self._first_token = array("d", [NAN]) * len(self.status)
         return self._first_token
 
+    @cached_property
+    def staged_by(self) -> array:
+        """The last launch of tasks that did not only compute."""
+        return self.detail("batch")
+
     def detail(self, name: str) -> array:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
@@ -95,59 +109,74 @@ class Recorder:
         """Did a launch of this task go through stages, or was it stopped?"""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
+    def computed(self) -> Iterator[tuple[int, float]]:
+        """Rows of tasks, and the device-seconds that the launches written down so far computed for each."""
+        for first in range(0, len(self._rows), WIDTH):
+            row = self._rows[first : first + WIDTH]
+            for member in self._groups.get(first // WIDTH, (int(row[1]),)):
+                yield member, row[BUSY] / row[2]
+        members = iter(self._members)
+        for number in range(len(self._batch_times) // len(BATCH_TIMES)):
+            _, count, _, _, _, queue, first = self._batch_numbers[7 * number : 7 * number + 7]
+            busy = self._batch_times[len(BATCH_TIMES) * number + BATCH_TIMES.index("busy")]
+            rows = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else (
+                [next(members) for _ in range(count)])  # fmt: skip
+            for member in rows:
+                yield member, busy / count
+
     def lose(self, rows: list[int]) -> None:
         """What these launches computed has been lost after all."""
         for row in rows:
-            self._launches["lost"][row] = self._launches["busy"][row]
+            self._rows[row * WIDTH + LOST] = self._rows[row * WIDTH + BUSY]
 
-    def launch(self, launch: Any, outcome: int, end: float, lost: float = 0.0) -> int:
-        """A row for one launch that was not both plain and complete; returns its number."""
-        rows, stages = self._launches, launch.stages
-        rows["launch"].append(launch.number)
-        rows["task"].append(launch.task.index)
-        rows["members"].append(len(launch.tasks))
-        rows["mode"].append(launch.task.shape.position[launch.placement.mode])
-        rows["place"].append(self.place_code(launch.placement, launch.cores))
-        rows["outcome"].append(outcome)
-        rows["decided"].append(launch.decided)
-        for name in LAUNCH_TIMES[1:-1]:
-            rows[name].append(getattr(stages, name))
-        rows["end"].append(end)
-        rows["busy"].append(stages.busy)
-        rows["energy"].append(stages.energy)
-        rows["lost"].append(lost)
-        if len(launch.tasks) > 1:
+    def launch(
+        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
+        lost: float = 0.0,
+    ) -> int:  # fmt: skip
+        """A row for one launch that was not both plain and complete; returns its number.
+
+        times: its start, upload, compute and the start of its download, NaN where they were not.
+        """
+        tasks = launch.tasks
+        self._rows.extend((
+            launch.number, tasks[0].index, len(tasks), launch.position, self.place_code(launch.placement, launch.cores),
+            outcome, launch.decided, *times, end, busy, energy, lost,
+        ))  # fmt: skip
+        number = len(self._rows) // WIDTH - 1
+        if len(tasks) > 1:
             self.batched = True
-        return len(rows["launch"]) - 1
+            self._groups[number] = tuple(task.index for task in tasks)
+        elif outcome == LAUNCH_COMPLETED:
+            self.staged_by[tasks[0].index] = launch.number
+        return number
 
     def energy_of_launches(self, first: int) -> array:
         """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
-        return self._launches["energy"][first:]
+        return self._rows[first * WIDTH + ENERGY :: WIDTH]
 
-    def batch(self, launch: Any, outcome: int, times: tuple[float, ...], busy: float, energy: float) -> None:
-        """A row for a launch of requests that went the short way; the rows of its requests follow from it."""
-        requests = launch.requests
+    def batch(
+        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
+    ) -> None:
+        """A row for a launch of requests that was not stopped; the rows of its requests follow from it."""
+        terms = launch.terms
+        requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
         self._batch_numbers.extend(
-            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, launch.first)
+            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, terms.first)
         )
-        self._batch_times.extend(times)
-        self._batch_times.extend((busy, energy))
+        self._batch_times.extend((launch.decided, *times, end, busy, energy))
         if requests.count > 1:
             self.batched = True
-        if requests.tasks is not None:
-            self._members.extend([task.index for task in requests.tasks])
+        if terms.first < 0:
+            self._members.extend([task.index for task in launch.tasks])
 
     def period(
         self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,
         energy: float,
     ) -> None:  # fmt: skip
         """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
-        rows = self._launches
-        names = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
-        values = (number, task, members, 0, place, outcome, *times, busy, energy, 0.0)
-        for name, value in zip(names, values, strict=True):
-            rows[name].append(value)
+        self._groups[len(self._rows) // WIDTH] = ()  # what its requests received is counted by itself
+        self._rows.extend((number, task, members, 0, place, outcome, *times, busy, energy, 0.0))
         self.batched = True
 
     def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
@@ -155,16 +184,20 @@ class Recorder:
         self._gone.append((queue, first, count, status, time, reason))
 
     def _write_batches(self) -> None:
-        """The rows of launches and of requests that follow from batches gone the short way."""
+        """Columns of launches, and the rows of requests that follow from their batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self._gone:
             rows = services[queue].rows[first : first + count]
             _writable(self.status)[rows] = status
             _writable(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
+        table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if len(self._rows) else np.empty((WIDTH, 0))
+        for name, column in zip(ROW, table, strict=True):
+            self._launches[name] = column.astype("q") if name in ROW[:6] else column
+        self._account_completed()
         if not len(self._batch_numbers):
             return
-        self._lean = self.batched and not len(self._launches["launch"]) and not self._detail
+        self._lean = self.batched and not len(self._rows) and not self._detail
         numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
         times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
         batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
@@ -181,15 +214,31 @@ class Recorder:
         del offset, sliced
         leader = rows[ends - count]
         self._fill(batch, rows, whose)
+        batch |= {"task": leader, "lost": np.zeros(len(count))}
         for name, column in self._launches.items():
-            values = {"task": leader, "lost": np.zeros(len(count))}.get(name)
-            column.frombytes(np.ascontiguousarray(batch[name] if values is None else values).tobytes())
+            self._launches[name] = np.concatenate([column, batch[name]])
+
+    def _account_completed(self) -> None:
+        """Stage times and energy of tasks whose last launch was of one task and ended well: they count in full."""
+        rows = self._launches
+        single = rows["outcome"] == LAUNCH_COMPLETED
+        single[list(self._groups)] = False
+        ended = np.flatnonzero(single)
+        if not len(ended):
+            return
+        tasks = rows["task"][ended]
+        own = _writable(self.detail("batch"))[tasks] == rows["launch"][ended]
+        ended, tasks = ended[own], tasks[own]
+        _writable(self.detail("energy"))[tasks] += rows["energy"][ended]
+        for name, (since, until) in STAGE_SPANS.items():
+            _writable(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
 
     def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, of = rows[ended[whose]], whose[ended[whose]]
-        _writable(self.start)[rows] = batch["start"][whose]
+        start = _writable(self.start)
+        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
         _writable(self.mode)[rows] = batch["mode"][whose]
         _writable(self.place)[rows] = batch["place"][whose]
         _writable(self.detail("batch"))[rows] = batch["launch"][whose]
@@ -199,13 +248,13 @@ class Recorder:
         _writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
             return  # the stages of requests follow from those of their batches when asked for
-        _writable(self.detail("energy"))[done] = (batch["energy"] / batch["members"])[of]
+        _writable(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
         for name, since, until in (
             ("upload", "upload_start", "upload_end"),
             ("compute", "compute_start", "compute_end"),
             ("download", "download_start", "end"),
         ):
-            _writable(self.detail(name))[done] = np.nan_to_num(batch[until] - batch[since])[of]
+            _writable(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
@@ -271,7 +320,7 @@ class Recorder:
     ) -> dict[str, np.ndarray]:
         """The written rows, and one for each task that ran plainly (those were not written)."""
         assert batch is not None
-        rows = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._launches.items()}
+        rows = self._launches
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         # What has no place was answered from a cache.
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)

@@ -1,8 +1,9 @@
 """Queues of waiting requests, as batching policies see them (the contract is `sim.policy.batching.RequestQueue`).
 
 A `Sliced` queue is the sorted column of arrivals with a head: nothing happens when a request arrives, and a batch
-is a slice.  A `Taskwise` queue holds an object for each request: for runs in which something is decided about single
-requests (admission, patience, priorities, data).  Both answer the same in a round.
+is a slice.  Requests become objects when they are looked at, or stopped.  A `Taskwise` queue holds an object for each
+request: for runs in which something is decided about single requests (admission, patience, priorities, data).  Both
+answer the same in a round.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class _Queue:
             self._factors = np.maximum(drawn, LEAST_FACTOR).tolist()[::-1]
         return self._factors.pop()
 
+    def class_of(self, position: int) -> str:
+        """The class of the request at a position of the service."""
+        table = self.table
+        row = self.service.rows[position]
+        return table.classes[0 if table.class_code is None else table.class_code[row]]
+
     def deadline_of(self, row: int) -> float:
         """By when its batch must end: the response has a way to go from there."""
         column = self.table.deadline
@@ -73,7 +80,7 @@ class _Queue:
 
 
 class Sliced(_Queue):
-    """Requests of which nobody looks at a single one: the sorted column of arrivals, and where the head is."""
+    """The sorted column of arrivals, where the head is, and the requests that came back."""
 
     def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
         super().__init__(number, service, tasks, clock, random, alone)
@@ -90,6 +97,10 @@ class Sliced(_Queue):
         self._edge_at = 0
         self._asked_at, self._arrived = -1.0, 0
         self.timer = Timer(self._enough)
+        self.back: list[Task] = []
+        """Requests whose batch was stopped, in order of arrival: they wait before all that have not started."""
+        self._seen: dict[int, Task] = {}
+        """Objects of waiting requests, by row, as far as they were looked at."""
 
     # How many have come -------------------------------------------------------------------------------------
 
@@ -112,13 +123,17 @@ class Sliced(_Queue):
         return self._arrived
 
     def __len__(self) -> int:
-        return self.arrived - self.head_at
+        return self.arrived - self.head_at + len(self.back)
 
     @property
     def over(self) -> bool:
         return self.arrived == self.total
 
     def arrival(self, position: int) -> float:
+        if self.back:
+            if position < len(self.back):
+                return self.back[position].arrival + self.service.request_delay
+            position -= len(self.back)
         index = self.head_at + position
         offset = index - self._front_at
         if not 0 <= offset < len(self._front):
@@ -130,6 +145,10 @@ class Sliced(_Queue):
         return self._front[offset]
 
     def deadline(self, position: int) -> float:
+        if self.back:
+            if position < len(self.back):
+                return self.back[position].deadline - self.service.response_delay
+            position -= len(self.back)
         return self.deadline_of(int(self.service.rows[self.head_at + position]))
 
     def recent(self, seconds: float) -> int:
@@ -137,7 +156,11 @@ class Sliced(_Queue):
         return self.arrived - int(np.searchsorted(self.times, since, side="right"))
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        return Requests(self, count, count if size is None else size)
+        size = count if size is None else size
+        if not self.back:
+            return Requests(self, count, size)
+        fresh = self._objects(self.head_at, self.head_at + max(0, count - len(self.back)))
+        return Requests(self, count, size, (*self.back[:count], *fresh))
 
     def tasks(self) -> Sequence[Task]:
         raise TypeError("the batching policy does not say per_request, so there are no requests to look at")
@@ -147,20 +170,88 @@ class Sliced(_Queue):
 
     @property
     def head(self) -> Task:
-        """The oldest request as an object that lives for a question only."""
-        row = int(self.service.rows[self.head_at])
+        """The oldest request."""
+        return self.back[0] if self.back else self._object(int(self.service.rows[self.head_at]))
+
+    # The engine's side ----------------------------------------------------------------------------------------
+
+    def _object(self, row: int) -> Task:
+        """A waiting request that somebody looks at; it stays the same object from then on."""
+        task = self._seen.get(row)
+        if task is None:
+            task = self._seen[row] = self._make(row)
+        return task
+
+    def _make(self, row: int) -> Task:
         table = self.table
         times = tuple(table.time[row].tolist())
         estimates = times if table.estimate is table.time else tuple(table.estimate[row].tolist())
-        return Task(row, float(table.arrival[row]), self.service.shape, times, estimates, table)
+        task = Task(row, float(table.arrival[row]), self.service.shape, times, estimates, table)
+        task.ready = task.arrival + self.service.request_delay
+        return task
 
-    # The engine's side ----------------------------------------------------------------------------------------
+    def _objects(self, first: int, stop: int) -> list[Task]:
+        return [self._object(row) for row in self.service.rows[first:stop].tolist()]
+
+    @property
+    def fresh_count(self) -> int:
+        """How many requests wait that have never started."""
+        return self.arrived - self.head_at
+
+    def fresh(self) -> list[Task]:
+        """The waiting requests that have never started."""
+        return self._objects(self.head_at, self.arrived)
+
+    def first_fresh(self) -> Task | None:
+        """The oldest of them."""
+        return self._object(int(self.service.rows[self.head_at])) if self.fresh_count else None
+
+    def members(self, first: int, count: int) -> tuple[Task, ...]:
+        """The requests of a batch that is under way."""
+        return tuple(map(self._make, self.service.rows[first : first + count].tolist()))
+
+    def seconds(self, position: int, first: int, count: int, estimated: bool) -> float:
+        """Compute seconds of a batch in one mode, without what it costs once."""
+        if self.service.alike:
+            return count * self.service.per_item[position]
+        table = self.table
+        column = table.estimate if estimated else table.time
+        return math.fsum(column[self.service.rows[first : first + count], position].tolist())
 
     def take(self, count: int) -> int:
         """Take the oldest off; the position of the first of them in `service.rows`."""
         first = self.head_at
         self.head_at = first + count
         return first
+
+    def seen(self, first: int, count: int) -> tuple[Task, ...] | None:
+        """The requests of a batch that starts, if any of them has been looked at."""
+        if not self._seen:
+            return None
+        rows = self.service.rows[first : first + count].tolist()
+        if not any(row in self._seen for row in rows):
+            return None
+        return tuple(self._seen.pop(row) if row in self._seen else self._make(row) for row in rows)
+
+    def push(self, task: Task) -> None:
+        """A request waits again."""
+        insort(self.back, task, key=lambda other: other.index)
+
+    def never(self) -> None:
+        """Nothing: requests of a slice are not refused before they wait."""
+
+    def remove(self, task: Task) -> list[Task]:
+        """A request has been taken or has gone; those before it that have objects of their own from now on."""
+        if task in self.back:
+            self.back.remove(task)
+            return []
+        position = int(np.searchsorted(self.service.rows, task.index))
+        passed = self._objects(self.head_at, position)
+        self.back += passed
+        self.head_at = position + 1
+        for other in (*passed, task):
+            self._seen.pop(other.index, None)
+        return passed
 
     def _enough(self, _: Timer) -> None:
         self.clock.round_due = True
@@ -217,7 +308,7 @@ class Taskwise(_Queue):
         """A request that had been to come was refused before it could wait."""
         self.to_come -= 1
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: Task) -> list[Task]:
         """A request has been taken or has gone."""
         waiting, head = self._waiting, self._head
         if head < len(waiting) and waiting[head] is task:
@@ -227,6 +318,7 @@ class Taskwise(_Queue):
                 self._head = 0
         else:
             self._left[task.index] = None
+        return []
 
     def _tidy(self) -> list[Task]:
         """The waiting requests without gaps."""

@@ -25,26 +25,27 @@ from sim.engine.devices import Devices
 from sim.engine.endings import Endings
 from sim.engine.faults import FaultInjector
 from sim.engine.fleet import Serving
-from sim.engine.launch import COMPUTE, Launch
-from sim.engine.launcher import Launcher
+from sim.engine.launch import Launch
+from sim.engine.launches import Launches
 from sim.engine.limits import TimeLimits
 from sim.engine.links import Links
-from sim.engine.pipeline import BatchLaunch, Pipeline, undisturbed
 from sim.engine.places import Places
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
 from sim.engine.requests import Sliced, make_queues
 from sim.engine.sources import Graph, Patience, Sources, with_own_columns
+from sim.engine.stopping import Stops
 from sim.engine.view import EngineView
 from sim.errors import HetsimError, Problem, RunError, ScenarioError
 from sim.model.record import (
     LAUNCH_RUNNING,
+    NOT_ARRIVED,
     UNFINISHED,
     Record,
     RunInput,
 )
 from sim.model.tasks import Stopping, Task
-from sim.policy.batching import Counter
+from sim.policy.batching import Batching, Counter
 from sim.policy.contract import (
     Admission,
     Scheduler,
@@ -52,14 +53,13 @@ from sim.policy.contract import (
 
 
 class Simulation(Arrivals, Decisions, Endings):
-    """The engine.  `fast=False` sends every launch through all stages (same tables; a test says so)."""
+    """The engine."""
 
     def __init__(
         self,
         run: RunInput,
         *,
         check: bool = False,
-        fast: bool = True,
         progress: Callable[[float, int, int], None] | None = None,
     ):
         self.input = run = with_own_columns(run)
@@ -70,14 +70,18 @@ class Simulation(Arrivals, Decisions, Endings):
         self.clock.end = run.horizon
         self.clock.round_due = True  # one round before anything happens, for policies that prepare
         self.capacity = Capacity(run.cluster)
-        self.links = Links(run.cluster, self.clock)
+        self.links = Links(run.cluster, self.clock, run.tasks)
         self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
         self.recorder = Recorder(run)
         self.received = Received(self)
-        self.launcher = Launcher(
-            self.clock, self.capacity, self.links, self.places, self.recorder, self._launch_completed,
-            self.received.staged,
-        )
+        self.launches = Launches(
+            self.clock, self.capacity, self.links, self.places, self.recorder, run.tasks, self._launch_completed,
+            self.received,
+        )  # fmt: skip
+        self.stops = Stops(self.launches)
+        self._boundary = self.launches.boundary
+        self._listens = [type(policy).ended is not Batching.ended for policy in run.batching]
+        """Does the batching policy of each service want to hear of the ends of its batches?"""
         self.running: dict[int, Launch] = {}
         """Launches in flight by number, in the order of their start."""
         self.waiting: dict[int, Task] = {}
@@ -88,7 +92,12 @@ class Simulation(Arrivals, Decisions, Endings):
         self.rounds = 0
         plain = self.tasks.plain and not self.tasks.items
         quick = self._quick_modes() if plain else frozenset()
-        self._quick = quick if fast else frozenset()
+        self._quick = quick
+        self._simple = frozenset() if run.tasks.items else frozenset(
+            mode for shape in self.tasks.shapes for mode in shape.modes
+            if mode.type.sharing.kind != "mig" and not any(service.shape is shape for service in run.services)
+        )  # fmt: skip
+        """Modes of tasks that are no requests, whose starts need no look at items or slices of accelerators."""
         free = all(shape.stopping == Stopping() for shape in self.tasks.shapes)
         self.steady = free and all(mode in quick for shape in self.tasks.shapes for mode in shape.modes)
         """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
@@ -124,11 +133,10 @@ class Simulation(Arrivals, Decisions, Endings):
         self._refused = self.tasks.refused
         unconditional = not (run.admission or self.graph or self.patience or self.tasks.items or self._refused)
         deliver = self._make_ready if unconditional else self._admit
-        self.pipeline = Pipeline(self) if fast and undisturbed(run, self.links) else None
-        """The short way of batches, where nothing can disturb them."""
         single = not unconditional or run.closed or any(batching.per_request for batching in run.batching)
         single = single or any(service.cache is not None for service in run.services)
-        self.queues: list[Any] = make_queues(self, sliced=self.pipeline is not None and not single)
+        single = single or sum(len(service.rows) for service in run.services) < len(self.tasks)
+        self.queues: list[Any] = make_queues(self, sliced=not single)
         self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
         """Requests without an object of their own that have not ended, those to come included."""
         self.iterating = 0
@@ -292,16 +300,14 @@ class Simulation(Arrivals, Decisions, Endings):
     def _close(self, now: float) -> None:
         """At the end of the run: write down what is still in flight."""
         for launch in list(self.running.values()):
-            if isinstance(launch, BatchLaunch):
-                assert self.pipeline is not None
-                self.pipeline.write(launch, LAUNCH_RUNNING, now)
-                continue
-            if launch.stages is not None:
-                if launch.stage == COMPUTE:
-                    self.clock._now = now
-                    self.launcher.compute.settle(launch)
-                self.recorder.launch(launch, LAUNCH_RUNNING, now)
-                self._note_start(launch)
+            table = launch.table
+            if table is not None:
+                times = self.launches.close(launch, now)
+                if launch.terms is not None:
+                    self.recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                    continue
+                self.recorder.launch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                self._note_start(launch, times[0])
                 for task in launch.tasks:
                     self.recorder.detail("batch")[task.index] = launch.number
             for task in launch.tasks:
@@ -327,7 +333,8 @@ class Simulation(Arrivals, Decisions, Endings):
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
         side: Any = "left" if end > self.clock._now or end == self.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
-        np.frombuffer(self._status, dtype=self._status.typecode)[queue.service.rows[:arrived]] = UNFINISHED
+        rows, status = queue.service.rows[:arrived], np.frombuffer(self._status, dtype=self._status.typecode)
+        status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
 
 
 def _inert(policy: Any, hook: str) -> bool:

@@ -16,14 +16,14 @@ from sim.engine.complaints import raised
 from sim.engine.devices import Devices
 from sim.engine.fleet import Serving
 from sim.engine.launch import Launch
-from sim.engine.launcher import Launcher
+from sim.engine.launches import Launches
 from sim.engine.limits import TimeLimits
 from sim.engine.links import Links
-from sim.engine.pipeline import Pipeline
 from sim.engine.places import Places
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
 from sim.engine.sources import Graph, Patience, Sources
+from sim.engine.stopping import Stops
 from sim.errors import HetsimError, PolicyError
 from sim.model.record import RunInput
 from sim.model.tasks import Task, Tasks
@@ -45,7 +45,8 @@ class State:
     places: Places
     recorder: Recorder
     received: Received
-    launcher: Launcher
+    launches: Launches
+    stops: Stops
     devices: Devices
     view: EngineView
     sources: Sources
@@ -60,12 +61,12 @@ class State:
     graph: Graph | None
     patience: Patience | None
     limits: TimeLimits | None
-    pipeline: Pipeline | None
     serving: Serving | None
     backlog: Backlog | None
     queues: list[Any]
     _queue_of: dict[Any, Any]
     _quick: frozenset[Any]
+    _simple: frozenset[Any]
     _wake: Timer
     _wake_on: str
     _settled: int
@@ -80,6 +81,8 @@ class State:
     _status: Any
     _place_code: Callable[..., int]
     _finish_quick_method: Any
+    _boundary: Any
+    _listens: list[bool]
     _ask: Any
     _on_ready: Any
     _on_finished: Any
@@ -94,6 +97,8 @@ class State:
 
         def _make_ready(self, task: Task) -> None: ...
 
+        def _dequeue(self, queue: Any, task: Task) -> None: ...
+
         def _travel(self, task: Task, seconds: float, then: Callable[[], None]) -> None: ...
 
         def _completed(self, task: Task) -> None: ...
@@ -104,7 +109,7 @@ class State:
 
         def _look_whether_drained(self) -> None: ...
 
-        def _note_start(self, launch: Launch) -> None: ...
+        def _note_start(self, launch: Launch, start: float) -> None: ...
 
         def _forget(self, launch: Launch) -> None: ...
 

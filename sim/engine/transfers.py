@@ -6,15 +6,14 @@ an estimate and the run cannot drift apart.
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from sim.engine.capacity import Capacity
 from sim.engine.clock import Clock
 from sim.engine.holdings import GpuState
-from sim.engine.launch import UPLOAD, Launch, Terms
+from sim.engine.launch import Lane, Launch, Part, Terms, Timetable
 from sim.engine.links import Links
 from sim.engine.places import Places, Way, host
 from sim.model.cluster import Device
@@ -26,7 +25,12 @@ Transfer = tuple[list[tuple[Way, int]], float, float, list[tuple[int, int]]]
 
 
 class Transfers:
-    """The upload and download stages; `uploaded` and `downloaded` are told when a launch's stage is over."""
+    """The upload and download stages.
+
+    `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
+    when an eviction that a launch or a prefetch waited for is done; `asked(gpu)` when a prefetch asks for, or leaves,
+    the upload engine.
+    """
 
     def __init__(
         self,
@@ -34,15 +38,22 @@ class Transfers:
         capacity: Capacity,
         links: Links,
         places: Places,
-        uploaded: Callable[[Launch], None],
-        downloaded: Callable[[Launch], None],
+        arrived: Callable[[Part], None],
+        cleared: Callable[[Any], None],
+        asked: Callable[[GpuState], None],
     ):
         self.clock = clock
         self.capacity = capacity
         self.links = links
         self.places = places
-        self.uploaded = uploaded
-        self.downloaded = downloaded
+        self.arrived = arrived
+        self.cleared = cleared
+        self.asked = asked
+        self.bytes_in = places.tasks.bytes_in
+        self.bytes_out = places.tasks.bytes_out
+        # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
+        self._in = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
+        self._out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
 
     # Memory of items ------------------------------------------------------------------------------------------
 
@@ -60,51 +71,111 @@ class Transfers:
                 return f"{device} has room for {state.room:,} bytes and the task's data need {claim:,}"
         return None
 
-    def make_room(self, gpu: GpuState, then: Callable[[], None]) -> int:
-        """Evict what must go and let `then` be called as often as the returned number says, once the bytes are
-        really gone: items whose only copy it was are written back first, and nobody can stop that."""
+    def make_room(self, gpu: GpuState, owner: Any) -> int:
+        """Evict what must go; how often `cleared(owner)` will be called until the bytes are really gone.
+
+        Items whose only copy it was are written back first, and nothing can stop that.
+        """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
             eviction = here.leave(item, self.places.items[item].size, self.places.version[item])
-            done = partial(self._written_back, item, gpu, eviction)
-            self.links.send(self.links.down(gpu.device), self.places.items[item].size, 0.0, done)
+            eviction.gpu = gpu
+            self.links.send(
+                self.links.down(gpu.device), self.places.items[item].size, 0.0, self._written_back, eviction
+            )
         if not here.leaving or gpu.room - here.unpinned - here.leaving_bytes >= 0:
             return 0
         for eviction in here.leaving:
-            eviction.waiters.append(then)
+            eviction.waiters.append(owner)
         return len(here.leaving)
 
-    def _written_back(self, item: int, gpu: GpuState, eviction: Any, flow: Any) -> None:
+    def _written_back(self, flow: Any) -> None:
+        eviction = flow.owner
+        gpu = eviction.gpu
         self.places.on(gpu.device).gone(eviction)
-        self.places.written_back(item, gpu, eviction.version)
-        for then in eviction.waiters:
-            then()
+        self.places.written_back(eviction.item, gpu, eviction.version)
+        for owner in eviction.waiters:
+            self.cleared(owner)
 
     # Upload -----------------------------------------------------------------------------------------------
 
-    def upload(self, launch: Launch) -> None:
-        """Bring what is missing to every device of the launch."""
-        stages = launch.stages
-        assert stages is not None
-        launch.stage = UPLOAD
-        mode, devices, terms = launch.placement.mode, launch.placement.devices, launch.terms
-        needing = [(device, parts) for device in devices if (parts := self.parts(launch.tasks, mode, device, terms))]
-        if not needing:
-            self.uploaded(launch)
-            return
-        stages.upload_estimate = max(self._alone(parts) for _, parts in needing)
-        if launch.terms is not None:  # an estimate does not know the noise
-            stages.upload_estimate = self.upload_seconds(launch.tasks, launch.placement, launch.terms)
-        stages.waiting = len(needing)
-        now = self.clock._now
-        for device, parts in needing:
-            if device.type.kind == "cpu":
-                self._upload_turn(launch, device, parts, now)
-            else:
-                engine = self.capacity.of[device.index].engines.upload
-                engine.request(launch, partial(self._upload_turn, launch, device, parts, now))
+    def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
+        """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped."""
+        mode, terms = launch.placement.mode, launch.terms
+        device = launch.placement.devices[0]
+        up, down = mode.upload, mode.download
+        if terms is None:
+            tasks = launch._tasks
+            assert tasks is not None
+            count = len(tasks)
+            up_seconds, down_seconds = up.fixed + up.per_item * count, down.fixed + down.per_item * count
+            up_bytes = down_bytes = 0.0
+            if self._in is not None:
+                for task in tasks:
+                    up_bytes += self._in[task.index]
+            if self._out is not None:
+                for task in tasks:
+                    down_bytes += self._out[task.index]
+        else:
+            count = terms.requests.size
+            up_seconds = (up.fixed + up.per_item * count) * terms.up
+            down_seconds = (down.fixed + down.per_item * count) * terms.down
+            up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        if up_bytes or up_seconds:
+            part = Part(launch, lane, device)
+            line = self.links.up_lines[device.index]
+            if line.private:
+                part.size, part.seconds, part.line = up_bytes, up_seconds, line
+            table.up = (part,)
+        if down_bytes or down_seconds:
+            part = Part(launch, lane, device)
+            line = self.links.down_lines[device.index]
+            part.size, part.seconds = down_bytes, down_seconds
+            if line.private:
+                part.line = line
+            table.down = (part,)
 
-    def parts(
+    def _batch_bytes(self, launch: Launch, column: Any) -> float:
+        """Private bytes of the requests of a batch."""
+        if column is None:
+            return 0.0
+        terms = launch.terms
+        if terms is not None and terms.first >= 0:
+            return float(column[terms.requests.queue.rows(terms.first, terms.requests.count)].sum())
+        return float(sum(column[task.index] for task in launch.tasks))
+
+    def prepare(self, launch: Launch, table: Timetable) -> None:
+        """Find out what is missing on the devices of a launch: its parts of the upload stage."""
+        placement, terms = launch.placement, launch.terms
+        mode = placement.mode
+        if terms is not None and terms.first >= 0:
+            size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
+            if size or seconds:
+                table.up = (self._alone_or_not(Part(launch, table.lanes[0], placement.devices[0]), size, seconds),)
+            return
+        parts = []
+        for device in placement.devices:
+            transfers = self.missing(launch.tasks, mode, device, terms)
+            if transfers:
+                lane = None if mode.on_cpu else self.capacity.of[device.index].lane
+                part = Part(launch, lane, device)
+                hops, size, seconds, items = transfers[0]
+                if len(transfers) == len(hops) == 1 and not items and lane is not None:
+                    self._alone_or_not(part, size, seconds)
+                parts.append(part)
+        table.up = tuple(parts)
+        if table.items:
+            table.estimate = (max([self._alone(self.missing(launch.tasks, mode, part.device, terms, False))
+                                   for part in parts], default=0.0), 0.0)  # fmt: skip
+
+    def _alone_or_not(self, part: Part, size: float, seconds: float) -> Part:
+        """A transfer from the device's host: where nothing shares its way it lasts as long as its bytes tell."""
+        line = self.links.up_lines[part.device.index]
+        if line.private:
+            part.size, part.seconds, part.line = size, seconds, line
+        return part
+
+    def missing(
         self, tasks: Sequence[Task], mode: Mode, device: Device, terms: Terms | None = None, true: bool = True
     ) -> list[Transfer]:
         """What must still come to a device, by source; private data come with what lies on the device's host.
@@ -133,11 +204,11 @@ class Transfers:
             seconds = mode.upload.of(fresh)
             if terms is not None:
                 seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
-        for item in places.missing(reads(tasks), device) if fresh else ():
+        for item in places.missing(reads(tasks), device) if fresh and places.items else ():
             source = places.source(item, device)
-            if source is not None:  # else nobody has written it yet: nothing to bring
+            if source is not None:  # else nothing has written it yet: nothing to bring
                 self._add(sources, source, places.items[item].size, (item, places.version[item]))
-        here, items_here = sources.pop(host(device.node), (0.0, []))
+        here, items_here = sources.pop(host(device.node), (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory
         transfers: list[Transfer] = []
@@ -164,10 +235,10 @@ class Transfers:
             return 0.0
         return float(task.bytes_out + sum(self.places.items[item].size for item in task.writes))
 
-    def _alone(self, parts: list[Transfer]) -> float:
+    def _alone(self, transfers: list[Transfer]) -> float:
         """Seconds of some transfers on idle links, one after the other."""
         total = 0.0
-        for hops, size, seconds, _ in parts:
+        for hops, size, seconds, _ in transfers:
             total += seconds
             for way, _ in hops:
                 total += Links.alone(way, size) if size else 0.0
@@ -176,66 +247,70 @@ class Transfers:
     def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
         """The upload stage as it would be on idle links and engines."""
         mode = placement.mode
-        return max(self._alone(self.parts(tasks, mode, device, terms, False)) for device in placement.devices)
+        return max(self._alone(self.missing(tasks, mode, device, terms, False)) for device in placement.devices)
 
-    def _upload_turn(self, launch: Launch, device: Device, parts: list[Transfer], asked: float) -> None:
-        """The upload engine is ours.  What is missing is looked up again: it may have come meanwhile."""
-        stages = launch.stages
-        assert stages is not None
-        now = self.clock._now
-        if now != asked:
-            parts = self.parts(launch.tasks, launch.placement.mode, device, launch.terms)
-        if parts:
-            if stages.start != stages.start:
-                stages.start = now
-            if stages.upload_start != stages.upload_start:
-                stages.upload_start = now
-        self._next_transfer(launch, device, parts, 0, None)
+    # The turn of a part that is not alone on its way ----------------------------------------------------------
 
-    def _next_transfer(self, launch: Launch, device: Device, parts: list[Transfer], hop: int, flow: Any) -> None:
-        """Hops of one transfer in turn, then the next transfer."""
-        stages = launch.stages
-        assert stages is not None
-        if flow is not None:
-            stages.flows.remove(flow)
-            hops, _, _, items = parts[0]
-            for item, version in items:
-                self.places.arrived(item, hops[hop - 1][1], version)
-            if hop == len(hops):
-                parts, hop = parts[1:], 0
-        if not parts:
-            self._upload_part_done(launch, device)
+    def turn(self, part: Part) -> None:
+        """The upload engine is the part's.  What is missing is looked up now: it may have come meanwhile."""
+        launch: Launch = part.owner
+        part.begun = True
+        transfers = self.missing(launch.tasks, launch.placement.mode, part.device, launch.terms)
+        part.moved = bool(transfers)
+        part.legs = [
+            (way, size, seconds if number == 0 else 0.0, items, location)
+            for hops, size, seconds, items in transfers
+            for number, (way, location) in enumerate(hops)
+        ]
+        self._go_on(part)
+
+    def _go_on(self, part: Part) -> None:
+        if not part.legs:
+            part.until = self.clock._now
+            self.arrived(part)
             return
-        hops, size, seconds, _ = parts[0]
-        done = partial(self._next_transfer, launch, device, parts, hop + 1)
-        stages.flows.append(self.links.send(hops[hop][0], size, seconds if hop == 0 else 0.0, done, launch))
+        way, size, seconds, _, _ = part.legs[0]
+        part.flow = self.links.send(way, size, seconds, self._leg_done, part)
 
-    def _upload_part_done(self, launch: Launch, device: Device) -> None:
-        stages = launch.stages
-        assert stages is not None
-        stages.waiting -= 1
-        if not stages.waiting:
-            stages.upload_end = self.clock._now if stages.upload_start == stages.upload_start else math.nan
-        if device.type.kind != "cpu":
-            self.capacity.of[device.index].engines.upload.release(launch)
-        if not stages.waiting:
-            self.uploaded(launch)
+    def _leg_done(self, flow: Any) -> None:
+        part = flow.owner
+        part.flow = None
+        _, _, _, items, location = part.legs.pop(0)
+        for item, version in items:
+            self.places.arrived(item, location, version)
+        self._go_on(part)
+
+    def cancel(self, table: Timetable) -> None:
+        """Lose the transfers under way."""
+        for part in (*table.up, *table.down):
+            if part.flow is not None:
+                self.links.cancel(part.flow)
+                part.flow = None
 
     # Download ---------------------------------------------------------------------------------------------
 
-    def download(self, launch: Launch) -> None:
-        """Bring the private output and final items of the launch to its host."""
-        stages = launch.stages
-        assert stages is not None
-        devices = launch.placement.devices
-        size, seconds = self.final_bytes(launch.tasks, launch.placement.mode, launch.terms)
-        if devices[0].type.kind == "cpu" or not (size or seconds):
-            self.downloaded(launch)
+    def final(self, launch: Launch, table: Timetable) -> None:
+        """Find out what the launch brings to its host at the end: its parts of the download stage."""
+        placement, terms = launch.placement, launch.terms
+        mode = placement.mode
+        if mode.on_cpu:
             return
-        stages.waiting = len(devices)
-        for device in devices:
-            engine = self.capacity.of[device.index].engines.download
-            engine.request(launch, partial(self._download_turn, launch, device, size / len(devices), seconds))
+        if terms is not None and terms.first >= 0:
+            size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
+            seconds *= terms.down
+        else:
+            size, seconds = self.final_bytes(launch.tasks, mode, terms)
+        if not (size or seconds):
+            return
+        parts = []
+        for device, lane in zip(placement.devices, table.lanes, strict=True):
+            part = Part(launch, lane, device)
+            line = self.links.down_lines[device.index]
+            part.size, part.seconds = size / len(placement.devices), seconds
+            if line.private:
+                part.line = line
+            parts.append(part)
+        table.down = tuple(parts)
 
     def final_bytes(
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True
@@ -244,7 +319,8 @@ class Transfers:
         size = 0.0
         for task in tasks:
             size += task.bytes_out
-            size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
+            if self.places.items:
+                size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
         if terms is None:
             return size, mode.download.of(len(tasks))
         return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)
@@ -259,100 +335,51 @@ class Transfers:
             seconds += max(Links.alone(self.links.down(device), size / len(devices)) for device in devices)
         return seconds
 
-    def _download_turn(self, launch: Launch, device: Device, size: float, seconds: float) -> None:
-        stages = launch.stages
-        assert stages is not None
-        if stages.download_start != stages.download_start:
-            stages.download_start = self.clock._now
-        way = self.links.down(device)
-        done = partial(self._download_part_done, launch, device)
-        stages.flows.append(self.links.send(way, size, seconds, done, launch))
+    def bring_down(self, part: Part) -> None:
+        """The download engine is the part's, whose way is shared."""
+        part.begun = True
+        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought_down, part)
 
-    def _download_part_done(self, launch: Launch, device: Device, flow: Any) -> None:
-        stages = launch.stages
-        assert stages is not None
-        stages.flows.remove(flow)
-        stages.waiting -= 1
-        self.capacity.of[device.index].engines.download.release(launch)
-        if not stages.waiting:
-            self.downloaded(launch)
+    def _brought_down(self, flow: Any) -> None:
+        part = flow.owner
+        part.flow = None
+        part.until = self.clock._now
+        self.arrived(part)
 
-    # Prefetch ---------------------------------------------------------------------------------------------
+    def estimate(self, launch: Launch) -> tuple[float, float]:
+        """Seconds of upload and download of a launch as far as estimates tell, on idle links and engines."""
+        table, terms = launch.table, launch.terms
+        assert table is not None
+        tasks, placement = launch.tasks if terms is None or terms.first < 0 or table.items else (), launch.placement
+        if table.items:
+            up = table.estimate[0] if table.estimate is not None else self.upload_seconds(tasks, placement, terms)
+            return up, self.download_seconds(tasks, placement, terms)
+        if table.estimate is None:
+            if terms is not None and terms.first >= 0:
+                table.estimate = self._slice_estimate(launch)
+            else:
+                down = self.download_seconds(tasks, placement, terms)
+                table.estimate = self.upload_seconds(tasks, placement, terms), down
+        return table.estimate
 
-    def fetch(self, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-        """Bring a copy to an accelerator in its upload engine's turn (`number` orders it among launches);
-        why not, or None."""
-        if not 0 <= item < len(self.places.items):
-            return "there is no such item"
-        state = self.capacity.of[device.index]
-        if not isinstance(state, GpuState):
-            return "it is no accelerator"
-        if not state.up or state.asleep or not state.node.up:
-            return f"it is {'asleep' if state.asleep else 'down'}"
-        if self.places.source(item, device) is None:
-            return "nobody has written it yet"
-        if self.places.present(item, device):
-            return None
-        if self.places.claim([item], device) > state.room:
-            return f"it has room for {state.room:,} bytes only"
-        Fetching(self, item, state, number, then).begin()
-        return None
+    def _slice_estimate(self, launch: Launch) -> tuple[float, float]:
+        """Seconds of upload and download of a batch whose requests have no objects, on idle links and engines."""
+        terms = launch.terms
+        assert terms is not None
+        mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size
+        up, down = mode.upload.of(size), mode.download.of(size)
+        bytes_in, bytes_out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        if bytes_in:
+            up += Links.alone(self.links.up(device), bytes_in)
+        if bytes_out:
+            down += Links.alone(self.links.down(device), bytes_out)
+        return up, down
 
 
 def kept_there(task: Task, device: Device) -> bool:
     """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
     history = task._history
     return history is not None and history.last_device == device.index and device.type.preemption.rate is not None
-
-
-class Fetching:
-    """A prefetch: holds the item's room while its copy is under way, then leaves it there, evictable."""
-
-    def __init__(self, transfers: Transfers, item: int, gpu: GpuState, number: int, then: Callable[[], None]):
-        self.transfers = transfers
-        self.item = item
-        self.gpu = gpu
-        self.number = number
-        self.then = then
-        self.hops: list[tuple[Way, int]] = []
-        self.version = -1
-        self.waiting = 0
-
-    def begin(self) -> None:
-        self.transfers.places.pin([self.item], self.gpu)
-        self.transfers.capacity.changed(self.gpu)  # its room
-        self.gpu.engines.fetching += 1
-        self.waiting = self.transfers.make_room(self.gpu, self._room_made)
-        if not self.waiting:
-            self.gpu.engines.upload.request(self, self._turn)
-
-    def _room_made(self) -> None:
-        self.waiting -= 1
-        if not self.waiting:
-            self.gpu.engines.upload.request(self, self._turn)
-
-    def _turn(self) -> None:
-        places = self.transfers.places
-        source = places.source(self.item, self.gpu.device)
-        present = places.present(self.item, self.gpu.device)
-        self.version = places.version[self.item]
-        self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
-        self._hop(None)
-
-    def _hop(self, flow: Any) -> None:
-        places = self.transfers.places
-        if flow is not None:
-            location = self.hops.pop(0)[1]
-            if location < 0 or self.gpu.up:
-                places.arrived(self.item, location, self.version)
-        if self.hops and self.gpu.up:
-            self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
-            return
-        places.unpin([self.item], self.gpu)
-        self.transfers.capacity.changed(self.gpu)
-        self.gpu.engines.fetching -= 1
-        self.gpu.engines.upload.release(self)
-        self.then()
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:

@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim.engine.backlog import Backlog
+from sim.engine.durations import planned
 from sim.engine.ends import Ends
 from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
-from sim.engine.pipeline import BatchLaunch
 from sim.engine.pool import PoolEnds
+from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
 from sim.engine.sketches import Tally, on_sketch, release, sketch_of
 from sim.engine.transfers import items_of
@@ -60,6 +61,10 @@ class EngineTimes(NamedTuple):
     end: float
 
 
+def _by_readiness(task: Task) -> tuple[float, int]:
+    return task.ready, task.index
+
+
 class EngineView:
     """See `sim.policy.contract.View`; nothing here changes the state of the run."""
 
@@ -79,6 +84,11 @@ class EngineView:
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
         self._shadows = Shadows(self)
+
+    @cached_property
+    def _slices(self) -> list[Sliced]:
+        """Queues whose requests become objects when they are looked at."""
+        return [queue for queue in self._simulation.queues if isinstance(queue, Sliced)]
 
     @property
     def now(self) -> float:
@@ -141,7 +151,7 @@ class EngineView:
         """Is there room for the data these tasks read and write there, besides their own memory?"""
         if isinstance(tasks, Task):
             tasks = (tasks,)
-        refusal = self._simulation.launcher.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
+        refusal = self._simulation.launches.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
     def first_among(self, mode: Mode, nodes: int) -> Placement | None:
@@ -275,7 +285,7 @@ class EngineView:
         Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
         """
         mode = placement.mode
-        transfers = self._simulation.launcher.transfers
+        transfers = self._simulation.launches.transfers
         now = self.now
         needed = mode.share or mode.cpus
         states = [self._capacity.of[device.index] for device in placement.devices]
@@ -301,7 +311,7 @@ class EngineView:
             return 1.0 - task.done
         mode = launch.placement.mode
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
-        return self._remaining(launch) / whole if whole > 0 else 0.0
+        return self.remaining_of(launch) / whole if whole > 0 else 0.0
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
         """Seconds until only copies that a start there would evict are on the host."""
@@ -332,51 +342,36 @@ class EngineView:
         launch = task._launch
         if task.state != RUNNING or launch is None:
             return task.shortest_remaining
-        return self._remaining(launch)
+        return self.remaining_of(launch)
 
-    def remaining_of(self, launch: Any) -> float:
-        """Estimated compute seconds of a launch of any kind."""
-        if isinstance(launch, BatchLaunch):
-            if launch.compute_start > self.now:
-                return launch.planned
-            return max(0.0, launch.compute_start + launch.planned - self.now)
-        return self._remaining(launch)
-
-    def _remaining(self, launch: Launch) -> float:
+    def remaining_of(self, launch: Launch) -> float:
         """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
-        planned = self._planned(launch)
-        if launch.stages is None:
-            return max(0.0, planned - (self.now - launch.decided))
-        if launch.stage < COMPUTE:
-            return planned
-        if launch.stage > COMPUTE:
+        expected, table, now = planned(launch), launch.table, self.now
+        if table is None:
+            return max(0.0, expected - (now - launch.decided))
+        stage = table.stage(now)
+        if stage < COMPUTE:
+            return expected
+        if stage > COMPUTE:
             return 0.0
-        done = launch.total - launch.left + launch.rate * (self.now - launch.updated)
-        return max(0.0, planned - done)
-
-    @staticmethod
-    def _planned(launch: Launch) -> float:
-        """Estimated compute seconds of a launch as it looked when it started."""
-        mode, tasks = launch.placement.mode, launch.tasks
-        if len(tasks) == 1 and launch.terms is None:
-            task = launch.task
-            return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
-        works = [t.estimates[t.shape.position[mode]] * (1.0 - t.done) for t in tasks]
-        padding = 0.0 if launch.terms is None else launch.terms.padding
-        return mode.fixed * max(1.0 - t.done for t in tasks) + (math.fsum(works) + padding)
+        done = table.total - table.left + table.rate * (now - table.updated)
+        return max(0.0, expected - done)
 
     def expected_finish(self, task: Task) -> float:
-        launch = task._launch
-        if launch.stages is None:
+        return self._end(task._launch)
+
+    def _end(self, launch: Launch) -> float:
+        if launch.table is None:
             # The very float of the event, if the estimate is exact: not now + what is left.
-            return max(self.now, launch.decided + self._planned(launch))
+            return max(self.now, launch.decided + planned(launch))
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
         """When a launch will be through its engines: those before it on its first accelerator are followed
         through upload, compute and download in start order, as the engines serve them."""
-        lead = self._capacity.of[launch.placement.devices[0].index]
-        before = lead.engines.staged if isinstance(lead, GpuState) else [launch]
+        table = launch.table
+        assert table is not None
+        before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)
         for other in before:
             times = self._follow(other, times)
@@ -386,60 +381,56 @@ class EngineView:
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
         """The engines' next free times once they have served this launch too."""
-        now = self.now
-        stages = launch.stages
-        assert stages is not None
-        transfers = self._simulation.launcher.transfers
-        down = transfers.download_seconds(launch.tasks, launch.placement, launch.terms)
-        if launch.stage == DOWNLOAD:
-            began = stages.download_start
-            end = max(now, began + down) if began == began else free.download + down
+        now, table = self.now, launch.table
+        assert table is not None
+        up, down = self._simulation.launches.transfers.estimate(launch)
+        stage = table.stage(now)
+        if stage == DOWNLOAD:
+            began = table.download_start
+            end = max(now, began + down) if began <= now else free.download + down
             return EngineTimes(free.upload, free.compute, end, end)
-        if launch.stage == COMPUTE:
-            # Reckoned from when the rate was last set, so that the answer is the same float at any time.
+        if stage == COMPUTE:
+            # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
-            left = self._planned(launch) - (launch.total - launch.left)
-            computed = max(now, launch.updated + left / (launch.rate or 1.0))
+            left = planned(launch) - (table.total - table.left)
+            computed = max(now, table.updated + left / (table.rate or 1.0))
         else:
-            uploaded = self._upload_end(launch, free.upload)
+            uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
-            computed = max(uploaded, free.compute if alone else now) + self._remaining(launch)
+            computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
         end = max(computed, free.download if down else computed) + down
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)
 
-    def _upload_end(self, launch: Launch, upload_free: float) -> float:
-        stages = launch.stages
-        assert stages is not None
-        if launch.stage in (RESTORE, QUEUED):
+    def _upload_end(self, launch: Launch, stage: int, seconds: float, upload_free: float) -> float:
+        table = launch.table
+        assert table is not None
+        if stage in (RESTORE, QUEUED):
             return self.now
-        if launch.stage == UPLOAD:
-            began = stages.upload_start
-            if began == began:
-                return max(self.now, began + stages.upload_estimate)
-            return upload_free + stages.upload_estimate
+        if stage == UPLOAD:
+            began = table.upload_start
+            return max(self.now, began + seconds) if began <= self.now else upload_free + seconds
         states = [self._capacity.of[device.index] for device in launch.placement.devices]
         ready = max(available_at(state, self.now, state.left) for state in states)
-        seconds = self._simulation.launcher.transfers.upload_seconds(launch.tasks, launch.placement, launch.terms)
         return max(upload_free, ready) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
         """When an engine of a device will have served everything in flight; "stream": when one more whole launch
         may start there (for cores: when one is free)."""
-        if self._simulation.pipeline is not None:
-            return self._simulation.pipeline.free_at(device, engine)
-        if engine == "stream":
-            state = self._capacity.of[device.index]
-            if state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
-                return self.now
-            ends = [self.expected_finish(task) for task in self.running_on(device)]
-            return min(ends, default=self.now)
-        times = EngineTimes(self.now, self.now, self.now, self.now)
+        now = self.now
+        state = self._capacity.of[device.index]
+        if engine == "stream" and state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
+            return now
+        times = EngineTimes(now, now, now, now)
+        ends = []
         for launch in self._simulation.launches_on(device):
-            if launch.stages is not None:
-                times = self._follow(launch, times)
+            if launch.table is None:
+                ends.append(self._end(launch))
+                times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
             else:
-                times = times._replace(compute=max(times.compute, self.now + self._remaining(launch)))
-        return float(getattr(times, engine))
+                times = self._follow(launch, times)
+                ends.append(times.end if launch.table.lanes and device is launch.placement.devices[0]
+                            else self._pipeline(launch).end)  # fmt: skip
+        return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
 
     def _count_question(self) -> None:
         """A policy that asks who waits or runs again and again, and decides nothing, would never come back."""
@@ -457,7 +448,7 @@ class EngineView:
         self._count_question()
         launches = list(self._simulation.running.values())
         if by == "finish":
-            launches.sort(key=lambda launch: self.expected_finish(launch.task))
+            launches.sort(key=self._end)
         return [task for launch in launches for task in launch.tasks]
 
     def running_on(self, device: Device) -> list[Task]:
@@ -473,7 +464,7 @@ class EngineView:
         launch = task._launch
         if launch is None:
             return None
-        return "compute" if launch.stages is None else STAGE_NAMES[launch.stage]
+        return "compute" if launch.table is None else STAGE_NAMES[launch.table.stage(self.now)]
 
     def batch_of(self, task: Task) -> tuple[Task, ...]:
         """The tasks of a running task's launch."""
@@ -481,15 +472,24 @@ class EngineView:
 
     def waiting(self) -> list[Task]:
         self._count_question()
-        return list(self._simulation.waiting.values())
+        tasks = list(self._simulation.waiting.values())
+        if not self._slices:
+            return tasks
+        for queue in self._slices:
+            tasks += queue.fresh()
+        return sorted(tasks, key=_by_readiness)
 
     @property
     def waiting_count(self) -> int:
-        return len(self._simulation.waiting)
+        return len(self._simulation.waiting) + sum(queue.fresh_count for queue in self._slices)
 
     @property
     def oldest(self) -> Task | None:
-        return next(iter(self._simulation.waiting.values()), None)
+        waiting = self._simulation.waiting.values()
+        if not self._slices:
+            return next(iter(waiting), None)
+        heads = [*waiting, *(queue.first_fresh() for queue in self._slices)]
+        return min((head for head in heads if head is not None), key=_by_readiness, default=None)
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         return self._simulation._queue_of.get(task.shape)
@@ -526,7 +526,7 @@ class EngineView:
         simulation = self._simulation
         if simulation.backlog is None:
             simulation.backlog = Backlog(simulation)
-            simulation.launcher.compute.materialised = simulation.backlog.materialised
+            simulation.launches.materialised = simulation.backlog.materialised
         return simulation.backlog
 
     def attained(self, who: Task | str) -> float:

@@ -17,7 +17,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sim.engine.launch import COMPUTE
 from sim.errors import UnknownName, UsageError
 from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
@@ -251,12 +250,11 @@ class Energy(Reward):
         """Those of launches under way, so far."""
         found = 0.0
         for launch in self.simulation.running.values():
-            stages = launch.stages
-            if stages is None:
+            if launch.table is None:
                 mode = launch.placement.mode
                 found += (now - launch.decided) * mode.width * _dynamic(mode)
             else:
-                found += stages.energy + (stages.watts * (now - launch.updated) if launch.stage == COMPUTE else 0.0)
+                found += launch.table.energy_by(now)
         return found
 
 

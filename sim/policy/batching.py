@@ -156,10 +156,6 @@ class Batching:
     """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too
     little is a warning of the run."""
 
-    undisturbed: bool = True
-    """Does it only start batches?  One that moves models or sets frequencies, and does so through a scheduler of its
-    own, says False: then no short way is taken."""
-
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         """What a reader of the figures should know of this policy on a service with these modes: sentences without
         their subject, which is the policy."""

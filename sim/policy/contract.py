@@ -210,9 +210,8 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
-    undisturbed: bool = True
-    """Does it only start tasks and reject them?  One that stops them, or sets devices, says False: then batches of
-    requests do not go the engine's short way, in which nothing may disturb them."""
+    sets_devices: ClassVar[bool] = False
+    """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
 
     notes: Mapping[str, Any] = {}
     """What the policy tells of its work besides what it did, kept with the run: names and plain values.

@@ -34,7 +34,7 @@ class Arrivals(State):
                 if answer.modes is not None:
                     self._redirect(task, answer.modes)
             elif isinstance(answer, Reject):
-                self.end_task(task, REJECTED, str(answer.reason))
+                self.end_task(task, EXPIRED if answer.expired else REJECTED, str(answer.reason))
                 return
             elif isinstance(answer, Defer):
                 self._defer(task, answer.until)

@@ -14,7 +14,7 @@ from oracle.engine.requests import Sliced
 from oracle.engine.state import State
 from sim.errors import UsageError
 from sim.model.plan import Placement
-from sim.model.record import LAUNCH_MOVED, REJECTED
+from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from sim.model.tasks import BLOCKED, RUNNING, WAITING, Task
 from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Reject, Requests, Set, Start, Stop, Wait
 
@@ -252,14 +252,14 @@ class Decisions(State):
     def _reject(self, decision: Reject) -> None:
         task = decision.task
         if isinstance(task, Requests):
-            self._discard(task, str(decision.reason))
+            self._discard(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
             return
         if task is None or task.state not in (WAITING, BLOCKED):
             state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
             raise self.illegal(f"yielded a Reject that {state}")
-        self.end_task(task, REJECTED, str(decision.reason))
+        self.end_task(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
 
-    def _discard(self, requests: Requests, reason: str) -> None:
+    def _discard(self, requests: Requests, status: int, reason: str) -> None:
         """Waiting requests end without having run."""
         queue = requests.queue
         waiting = len(queue)
@@ -269,10 +269,10 @@ class Decisions(State):
             for task in requests.tasks:
                 if task.state != WAITING:
                     raise self.illegal(f"discards {task}, but it {state_of(task)}")
-                self.end_task(task, REJECTED, reason)
+                self.end_task(task, status, reason)
             return
         first, now = queue.take(requests.count), self.clock._now
-        self.recorder.discard(queue.number, first, requests.count, REJECTED, now, reason)
+        self.recorder.discard(queue.number, first, requests.count, status, now, reason)
         self.requests_left -= requests.count
         self.ended += requests.count
         self._settled = self.decisions

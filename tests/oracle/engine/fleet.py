@@ -53,16 +53,22 @@ class Fleet:
         self.changed_at = -math.inf
         self.timer = Timer(lambda _: self._scale())
         for number in range(service.prefillers):
-            self.prefillers.append(self._first(number, service.prefillers, "prefill", True))
+            self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
+        key = "replicas" if service.scaling is None else "autoscale.min"
+        key = "disaggregated.decode" if service.prefillers else key
         for number in range(service.replicas):
-            self.replicas.append(self._first(number, service.replicas, "replicas", False))
+            self.replicas.append(self._first(number, service.replicas, key, False))
 
     def _first(self, number: int, count: int, key: str, prefills_only: bool) -> Replica:
         """A replica of the start of the run, where the model lies already."""
         replica = self._new(prefills_only)
         if replica is None:
-            what = f"replica {number + 1} of {count} finds no {self.mode.gpus} free GPUs on one node"
-            raise ScenarioError(Problem(f"{self.service}: {what}; give the cluster more, or fewer {key} here"))
+            gpus = f"{self.mode.gpus:g} × {self.mode.type.name}"
+            text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
+            others = self.simulation.input.language
+            taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+            hint = "give the cluster more devices, or this service fewer replicas"
+            raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
         return replica
 
     def _new(self, prefills_only: bool = False) -> Replica | None:

@@ -35,7 +35,8 @@ def undisturbed(run: RunInput, links: Links) -> bool:
     served = sum(len(service.rows) for service in run.services)
     if not run.services or served < len(tasks) or tasks.predecessors is not None or tasks.items:
         return False
-    disturbed = not run.scheduler.undisturbed or not all(batching.undisturbed for batching in run.batching)
+    still = getattr(run.scheduler, "undisturbed", not run.scheduler.sets_devices)
+    disturbed = not still or not all(getattr(batching, "undisturbed", True) for batching in run.batching)
     if run.faults or disturbed:
         return False
     modes = [mode for service in run.services for mode in service.shape.modes]

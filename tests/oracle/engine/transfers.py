@@ -183,8 +183,7 @@ class Transfers:
         stages = launch.stages
         assert stages is not None
         now = self.clock._now
-        if now != asked:
-            parts = self.parts(launch.tasks, launch.placement.mode, device, launch.terms)
+        parts = self.parts(launch.tasks, launch.placement.mode, device, launch.terms)
         if parts:
             if stages.start != stages.start:
                 stages.start = now

@@ -1,0 +1,128 @@
+"""What a policy sees of a service is true in every round, whether or not the requests have objects of their own."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from machines import engine
+
+import sim
+from sim.policy import ListScheduler, Start, Stop
+from sim.policy.batching import Batching, Take
+from sim.results.result import Result
+from sim.scenario.scenario import load
+
+
+class Looks(ListScheduler):
+    """Writes down what the view says of waiting and running requests, in every round."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def schedule(self, view):
+        device = view.cluster.nodes[0].accelerators[0]
+        waiting = view.waiting()
+        running = view.running()
+        assert view.waiting_count == len(waiting) and view.oldest is (waiting[0] if waiting else None)
+        assert view.waiting_for("gpu") == len(waiting)
+        assert {task.index for task in view.running_on(device)} <= {task.index for task in running}
+        for task in running:
+            assert view.stage_of(task) is not None and task in view.batch_of(task)
+            assert view.now <= view.expected_finish(task) < math.inf
+        self.seen.append((view.now, [task.index for task in waiting], sorted(task.index for task in running),
+                          round(view.backlog(), 9), sum(view.attained(task) for task in running)))  # fmt: skip
+        yield from super().schedule(view)
+
+
+class Greedy(Batching):
+    """All that waits, at most sixteen."""
+
+    def __init__(self, per_request: bool = False):
+        self.per_request = per_request
+
+    def next_batch(self, queue, placement, view):
+        return Take(min(len(queue), 16))
+
+
+@pytest.fixture(autouse=True)
+def registered(only_shipped_policies):
+    sim.register("greedy_of_test", Greedy, kind="batching")
+    for name, policy in (("looks", Looks), ("patient_of_test", Patient), ("interrupting_of_test", Interrupting)):
+        sim.register(name, policy, kind="scheduler")
+
+
+def scenario(per_request, scheduler, gpus=1, **more):
+    service = {
+        "upload": {"per_item": "0.114 ms"}, "compute": {"per_item": "1.264 ms", "fixed": "13 ms"},
+        "download": {"fixed": "0.05 ms"},
+    }  # fmt: skip
+    entry = {"name": "web", "arrivals": {"process": "poisson", "rate": "500/s"}, "service": service, "count": 400}
+    cluster = {"nodes": [{"gpus": {"type": "g", "count": gpus, "streams": 2}, "pcie": {"upload": "5 GB/s"}}]}
+    policy = {"scheduler": scheduler, "batching": {"name": "greedy_of_test", "per_request": per_request}}
+    return {"name": "s", "cluster": cluster, "workload": [entry], "policy": policy, **more}
+
+
+def run(described):
+    inputs = load(described).build(1)
+    return Result(engine(inputs).run()), inputs.scheduler
+
+
+def test_what_is_seen_is_the_same_with_and_without_objects_and_fits_the_records():
+    result, sliced = run(scenario(False, "looks"))
+    _, single = run(scenario(True, "looks"))
+    assert sliced.seen == single.seen
+    tasks = result.tasks
+    for now, waiting, running, backlog, _ in sliced.seen:
+        # A round comes after all that happens at its instant, and starts nothing before it has looked.
+        assert waiting == tasks.index[(tasks["arrival"] <= now) & (tasks["start"] >= now)].tolist()
+        decided = result.launches.set_index("launch")["decided"].reindex(tasks["batch"]).to_numpy()
+        assert running == tasks.index[(decided < now) & (tasks["finish"] > now)].tolist()
+        assert backlog >= len(waiting) * 0.001264
+    assert max(len(waiting) for _, waiting, *_ in sliced.seen) > 5
+
+
+def test_looking_changes_nothing():
+    looked, _ = run(scenario(False, "looks"))
+    plain, _ = run(scenario(False, "fcfs"))
+    pd.testing.assert_frame_equal(looked.tasks, plain.tasks, check_exact=True)
+    pd.testing.assert_frame_equal(looked.launches, plain.launches, check_exact=True)
+
+
+class Patient(ListScheduler):
+    """README's: what has waited longer than a patience goes first, alone."""
+
+    def schedule(self, view):
+        for task in list(view.waiting()):
+            placement = view.fit(task)
+            if placement and view.now - task.ready > 0.02:
+                yield Start(task, placement)
+        yield from super().schedule(view)
+
+
+class Interrupting(ListScheduler):
+    """Stops the batch that runs, once in a while."""
+
+    def __init__(self):
+        super().__init__()
+        self.rounds = 0
+
+    def schedule(self, view):
+        self.rounds += 1
+        running = view.running("start")
+        if self.rounds % 7 == 0 and self.rounds < 200 and running:
+            yield Stop(running[0], keep=self.rounds % 2 == 0)
+        yield from super().schedule(view)
+
+
+@pytest.mark.parametrize("scheduler", ["patient_of_test", "interrupting_of_test"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_single_requests_can_be_started_and_batches_stopped(scheduler, gpus):
+    one, _ = run(scenario(False, scheduler, gpus))
+    two, _ = run(scenario(True, scheduler, gpus))
+    assert (one.tasks["status"] == "completed").all()
+    pd.testing.assert_frame_equal(one.tasks, two.tasks, check_exact=True)
+    alone = (one.launches["members"] == 1).sum() if "members" in one.launches else len(one.launches)
+    assert alone > 5 if scheduler.startswith("patient") else one.tasks["preemptions"].sum() > 5
