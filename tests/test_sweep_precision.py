@@ -177,7 +177,7 @@ def test_both_together_are_those_of_compare():
     for row in rows(found):
         of_policy = runs[row["policy"]]
         assert row["replications"] == len(of_policy)
-        assert row["wait_mean"] == pytest.approx(of_policy.column("wait_mean").mean(), rel=1e-12)
+        assert row["wait_mean"] == pytest.approx(of_policy.interval("wait_mean").mean, rel=1e-12)
         assert row["warmup_cut"] == of_policy.results[0].record.input.warmup
 
 
