@@ -663,6 +663,7 @@ def test_a_defect_is_one_line_and_a_traceback_only_on_demand(here: Path, monkeyp
 # Pipes, signals, terminals ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_130(here: Path):
     (here / "long.yaml").write_text(GOOD.replace("count: 30", "count: 50000"))
     process = start("run", "long.yaml", "--replications", "5000", "--workers", "2", start_new_session=True)

@@ -71,6 +71,7 @@ def test_with_exact_estimates_a_head_never_starts_after_its_first_shadow(log):
 
 @pytest.mark.parametrize("log", LOGS)
 @pytest.mark.parametrize("depth", [None, 100])
+@pytest.mark.slow
 def test_with_exact_estimates_conservative_starts_nobody_later_than_fcfs(log, depth):
     """On one pool of equal processors, whatever the others do."""
     plain = sim.run(replay(log, "perfect")).tasks
@@ -80,6 +81,7 @@ def test_with_exact_estimates_conservative_starts_nobody_later_than_fcfs(log, de
     assert (ours["start"] < plain["start"]).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_easy_does_start_some_job_later_than_fcfs():
     """What only conservative backfilling promises: the test above can fail."""
     plain, ours = (sim.run(replay(RICC, "perfect", policy=policy)).tasks for policy in ("fcfs", "easy_backfill"))

@@ -263,6 +263,7 @@ def test_nothing_is_lost_against_the_programs():
     assert max(gains) > 0.05
 
 
+@pytest.mark.slow
 def test_the_budget_counts_simulations():
     """Two are the plans without constraints; with these alone nothing is injected."""
     given = shared()

@@ -460,6 +460,7 @@ def test_a_time_limit_truncates():
         assert not terminated and truncated == (step == 4)
 
 
+@pytest.mark.slow
 def test_importing_sim_does_not_import_gymnasium():
     code = (
         "import sys, sim, sim.cli.program; from sim.env.episode import Episodes; sim.train; "

@@ -20,7 +20,7 @@ from sim.scenario.schema import json_schema
 
 DOCS = pages.TOP / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference")
-QUICK = {"index", "how-to/own-policy", "how-to/own-trace-reader", "background/model"}
+QUICK = {"index", "how-to/own-trace-reader", "background/model"}
 """Pages whose blocks the quick tier runs."""
 
 

@@ -130,6 +130,7 @@ def make(variant):
 
 
 @pytest.mark.parametrize("variant", spread(VARIANTS, 1))
+@pytest.mark.slow
 def test_variants_conform(variant):
     some = [system for system in small_systems() if system.name in SYSTEMS]
     assert len(some) == len(SYSTEMS)

@@ -112,6 +112,7 @@ def second_moment(mean: float, cv: float) -> float:
 # One server, several servers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mm1_wait_response_and_percentile():
     """M/M/1: E[W] = ρ / (μ - λ), E[T] = 1 / (μ - λ), and T is exponential, so that its 95th percentile is
     ln 20 / (μ - λ)."""

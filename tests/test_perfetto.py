@@ -80,6 +80,7 @@ def test_a_graph_as_it_ran(graph: Path, tmp_path: Path):
     "name",
     spread(["cholesky-8", "overlap", "slices-of-one-gpu", "time-slices", "save-and-restore", "chunked-prefill"], 2),
 )
+@pytest.mark.slow
 def test_shipped_scenarios_pass_the_checker(name: str, tmp_path: Path):
     result = sim.run(name, replications=1)
     path = write_trace(result, tmp_path / "run.json.gz")

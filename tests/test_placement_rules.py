@@ -543,6 +543,7 @@ needs_openb = pytest.mark.skipif(
 
 
 @needs_openb
+@pytest.mark.slow
 def test_fgd_places_the_excerpt_of_openb_on_all_nodes():
     """1,842 pods that started, on 1,523 nodes: nobody waits."""
     specs, types = openb_nodes()

@@ -344,6 +344,7 @@ def test_nothing_is_started_over_twice_with_exact_estimates():
     assert record.preemptions.max() == 1
 
 
+@pytest.mark.slow
 def test_the_queue_beside_the_plan_does_not_try_everything_every_round(monkeypatch):
     """1,000 gangs wait for two GPUs: a round tries one of them, not all."""
     record = run(PlanAndRepair(), gpus(2), workload([(0, 0, 1.0)] * 1000, [Shape([gpu_mode(GPU, 2)])]))

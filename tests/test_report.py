@@ -89,6 +89,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", spread(["run", "replications", "comparison", "sweep"], 2))
+@pytest.mark.slow
 def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
     found = CliRunner().invoke(main, ["report", str(folders[kind])])
     assert found.exit_code == 0, found.output

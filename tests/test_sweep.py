@@ -596,6 +596,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, work
 
 
 @pytest.mark.parametrize("workers", spread([1, 2], 1))
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     arguments = command(tmp_path, workers)[:-1]
     out = tmp_path / "s"
@@ -646,6 +647,7 @@ def test_a_policy_that_workers_cannot_load_matters_only_where_it_is_named(monkey
     assert 'scheduler "mine" cannot be loaded in the worker process: No module named' in found["error"][1]
 
 
+@pytest.mark.slow
 def test_a_dask_address_that_does_not_answer():
     pytest.importorskip("distributed")
     with pytest.raises(UsageError, match="is not the address of a Dask scheduler"):

@@ -111,6 +111,7 @@ def precise() -> Sweep:
     return sweep(SMALL, OVER, policies=POLICIES, replications=UNTIL, check=True)
 
 
+@pytest.mark.slow
 def test_a_row_has_as_many_replications_as_run_makes(precise: Sweep):
     for row in rows(precise):
         runs = sim.run(SMALL, policy=row["policy"], overrides={RATE: f"{row[RATE]:g}/s"}, replications=UNTIL)
@@ -128,6 +129,7 @@ def test_a_row_has_as_many_replications_as_run_makes(precise: Sweep):
     assert precise.table["warnings"].str.startswith("precision not reached").any() == (numbers.max() == 40)
 
 
+@pytest.mark.slow
 def test_energy_is_that_of_the_replications_which_all_policies_have(precise: Sweep):
     for point, frame in precise.table.groupby("point"):
         compared = sim.compare(

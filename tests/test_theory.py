@@ -770,6 +770,7 @@ def command(*arguments: str) -> Any:
     return CliRunner().invoke(main, ["theory", *arguments])
 
 
+@pytest.mark.slow
 def test_command_says_matches_and_covers():
     found = command("mm16", "--json", "--replications", "4")
     told = json.loads(found.stdout)
