@@ -65,7 +65,7 @@ class Endings(State):
             queue.keep_results(launch.tasks)
         back = queue.service.response_delay
         if launch._tasks is None or terms.first >= 0:
-            for task in launch._tasks or ():  # which somebody looked at
+            for task in launch._tasks or ():  # those that were looked at
                 task.state = ENDED
                 task._launch = None
             self._settled = self.decisions

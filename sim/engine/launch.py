@@ -34,7 +34,7 @@ class Launch(Timer):
     """
 
     __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "table", "_tasks")
-    # Set by whoever makes the launch.
+    # Set where the launch is made.
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
@@ -182,9 +182,9 @@ class Timetable:
     joined = computed = False
     """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
     estimate: tuple[float, float] | None = None
-    """Seconds of its upload and download as policies may know them, once somebody asked."""
+    """Seconds of its upload and download as policies may know them, once asked for."""
     planned = NAN
-    """Estimated seconds of computing, once somebody asked."""
+    """Estimated seconds of computing, once asked for."""
 
     def __init__(self, begin: float, work: float):
         self.begin = begin

@@ -176,7 +176,7 @@ class Sliced(_Queue):
     # The engine's side ----------------------------------------------------------------------------------------
 
     def _object(self, row: int) -> Task:
-        """A waiting request that somebody looks at; it stays the same object from then on."""
+        """A waiting request that is looked at; it stays the same object from then on."""
         task = self._seen.get(row)
         if task is None:
             task = self._seen[row] = self._make(row)
