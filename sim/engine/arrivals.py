@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sim.engine.clock import ARRIVAL, FINISH, Timer
+from sim.engine.clock import ARRIVAL, FINISH, Later
 from sim.engine.complaints import raised
 from sim.engine.state import State
 from sim.errors import HetsimError
@@ -89,21 +89,20 @@ class Arrivals(State):
             self._answer(task, queue)
             return
         if queue.service.request_delay and task._history is None:
-            self._travel(task, queue.service.request_delay, lambda: self._arrive(task, queue))
+            self._travel(task, queue.service.request_delay, self._arrive, task, queue)
             return
         self._arrive(task, queue)
 
-    def _travel(self, task: Task, seconds: float, then: Callable[[], None]) -> None:
+    def _travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
         """A request, or its response, is on its way between the front end and the node."""
         self.waiting.pop(task.index, None)
         task.state = FUTURE
         self.deferred += 1
+        self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
 
-        def there(_: Timer) -> None:
-            self.deferred -= 1
-            then()
-
-        self.clock.at(self.clock._now + seconds, ARRIVAL, Timer(there))
+    def _there(self, then: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.deferred -= 1
+        then(*arguments)
 
     def _arrive(self, task: Task, queue: Any) -> None:
         """A request is at the node that may serve it."""
@@ -124,7 +123,7 @@ class Arrivals(State):
         task.state = RUNNING
         self.deferred += 1  # neither waiting nor in a launch, and yet to end
         self._starts[task.index] = self.clock._now
-        self.clock.at(self.clock._now + queue.service.cache.hit, FINISH, Timer(lambda _: self._answered(task)))
+        self.clock.at(self.clock._now + queue.service.cache.hit, FINISH, Later(self._answered, task))
 
     def _answered(self, task: Task) -> None:
         self.deferred -= 1
@@ -141,13 +140,12 @@ class Arrivals(State):
             raise self.illegal(f"admission defers {task} until t = {until:g} s; a later, finite time is expected")
         task.state = FUTURE
         self.deferred += 1
+        self.clock.at(until, ARRIVAL, Later(self._ask_again, task))
 
-        def ask_again(timer: Timer) -> None:
-            self.deferred -= 1
-            self._admit(task)
-            self._woken(timer)  # it may be the head of a queue in order of arrival
-
-        self.clock.at(until, ARRIVAL, Timer(ask_again))
+    def _ask_again(self, task: Task) -> None:
+        self.deferred -= 1
+        self._admit(task)
+        self._woken(self._wake)  # it may be the head of a queue in order of arrival
 
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):

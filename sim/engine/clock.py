@@ -31,6 +31,22 @@ class Timer:
         self.then = then
 
 
+class Later(Timer):
+    """A call at a time, as data: a method (or a function without a closure) and its arguments."""
+
+    __slots__ = ("method", "arguments")
+
+    def __init__(self, method: Callable[..., None], *arguments: Any):
+        self.entry = -1
+        self.then = _call
+        self.method = method
+        self.arguments = arguments
+
+
+def _call(later: Later) -> None:
+    later.method(*later.arguments)
+
+
 class Clock(simpy.Environment):
     """A SimPy environment that runs to the next round instead of to an event."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from sim.engine.clock import FAULT, FINISH, TIMER, Timer
+from sim.engine.clock import FAULT, FINISH, TIMER, Later
 from sim.engine.complaints import state_of
 from sim.engine.holdings import available_at
 from sim.engine.launch import Launch, Terms
@@ -326,16 +326,17 @@ class Decisions(State):
         """Do something at a time, in the order of faults (before arrivals, after finishes)."""
         if time < self.clock._now:
             raise UsageError(f"t = {time:g} s is past: it is {self.clock._now:g} s")
-        self.clock.at(time, FAULT, Timer(lambda _: action()))
+        self.clock.at(time, FAULT, Later(action))
 
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
         self.last_launch += 1  # a place in the start order of the upload engine
-        problem = fetch(
-            self.launches.transfers, decision.item, decision.device, self.last_launch, lambda: self.changed("change")
-        )
+        problem = fetch(self.launches.transfers, decision.item, decision.device, self.last_launch, self._fetched)
         if problem is not None:
             raise self.illegal(f"fetches item {decision.item} to {decision.device}, but {problem}")
+
+    def _fetched(self) -> None:
+        self.changed("change")
 
     def _drop(self, decision: Drop) -> None:
         self.devices.state(decision.device)

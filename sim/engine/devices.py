@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sim.engine.clock import FAULT, Timer
+from sim.engine.clock import FAULT, Later, Timer
 from sim.engine.holdings import GpuState
 from sim.engine.launch import RESTORE
 from sim.model.cluster import Device
@@ -66,7 +66,7 @@ class Devices:
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))
                 if wanted == "wake" and state.ready_at > now:
-                    self.waking[device.index] = timer = Timer(lambda _: self._awake(device))
+                    self.waking[device.index] = timer = Later(self._awake, device)
                     run.clock.at(state.ready_at, FAULT, timer)
                 else:
                     self._open(device)

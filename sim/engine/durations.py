@@ -44,5 +44,3 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     fixed = mode.fixed * max(1.0 - task._done for task in tasks)
     members = math.fsum(times)
     return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute
-
-

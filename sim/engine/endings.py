@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
-from sim.engine.clock import FINISH, Timer
+from sim.engine.clock import FINISH, Later
 from sim.engine.launch import Launch
 from sim.engine.requests import Sliced
 from sim.engine.state import State
@@ -72,14 +71,13 @@ class Endings(State):
             if self._wake_on != "ready":
                 self.clock.round_due = True
             if back:
-                answered = Timer(lambda _: self._slice_ended(requests.count))
-                self.clock.at(self.clock._now + back, FINISH, answered)
+                self.clock.at(self.clock._now + back, FINISH, Later(self._slice_ended, requests.count))
             else:
                 self._slice_ended(requests.count)
             return
         for task in launch.tasks:
             if back:
-                self._travel(task, back, partial(self._batch_member_ended, task))
+                self._travel(task, back, self._batch_member_ended, task)
             else:
                 self._batch_member_ended(task)
         if back:

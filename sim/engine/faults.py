@@ -7,14 +7,15 @@ nothing waits, runs or is to come the run ends, whatever is still to break.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.engine.clock import FAULT, Timer
+from sim.engine.clock import FAULT, Later
 from sim.engine.complaints import deadlock
-from sim.model.faults import Draw, FaultEvent, FaultProcess, Faults, Maintenance
+from sim.engine.draws import Draws
+from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
@@ -24,6 +25,19 @@ BLOCK = 16
 
 IDLE_LIMIT = 10_000
 """Faults while nothing runs and nothing is to come, after which what waits waits for ever."""
+
+
+class Ailing:
+    """A device under a process of faults: its own random times."""
+
+    __slots__ = ("process", "index", "between", "lasting", "random")
+
+    def __init__(self, process: FaultProcess, index: int, random: np.random.Generator):
+        self.process = process
+        self.index = index
+        self.random = random
+        self.between = Draws(process.between, random, BLOCK)
+        self.lasting = Draws(process.lasting, random, BLOCK)
 
 
 class FaultInjector:
@@ -38,16 +52,16 @@ class FaultInjector:
             if isinstance(fault, FaultProcess):
                 self._begin(fault)
             elif isinstance(fault, FaultEvent):
-                self._at(fault.time, lambda event=fault: self._event(event))
+                self._at(fault.time, self._event, fault)
             else:
                 self._maintain(fault)
 
-    def _at(self, time: float, action: object) -> None:
-        def fire(_: Timer) -> None:
-            self._look_whether_hopeless()
-            action()  # type: ignore[operator]
+    def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
+        self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
 
-        self.run.clock.at(max(time, self.run.clock._now), FAULT, Timer(fire))
+    def _fire(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._look_whether_hopeless()
+        action(*arguments)
 
     def _look_whether_hopeless(self) -> None:
         """A policy that starts nothing would let faults go on for ever."""
@@ -65,32 +79,26 @@ class FaultInjector:
         devices = self.run.input.cluster.devices
         for index in process.devices:
             random = self.run.input.random.stream("faults", process.name, devices[index].name)
-            between, lasting = _times(process.between, random), _times(process.lasting, random)
-            self._next(process, index, between, lasting, random)
+            self._next(Ailing(process, index, random))
 
-    def _next(
-        self, process: FaultProcess, index: int, between: Iterator[float], lasting: Iterator[float],
-        random: np.random.Generator,
-    ) -> None:  # fmt: skip
-        begin = self.run.clock._now + next(between)
+    def _next(self, ailing: Ailing) -> None:
+        self._at(self.run.clock._now + ailing.between(), self._strike, ailing)
 
-        def strike() -> None:
-            end = self.run.clock._now + next(lasting)
-            struck = [index]
-            if process.together and process.groups is not None:
-                others = process.groups[index]
-                struck += [other for other in others if random.random() < process.together]
-            for one in struck:
-                self._ail(one, process.factor)
+    def _strike(self, ailing: Ailing) -> None:
+        process = ailing.process
+        end = self.run.clock._now + ailing.lasting()
+        struck = [ailing.index]
+        if process.together and process.groups is not None:
+            others = process.groups[ailing.index]
+            struck += [other for other in others if ailing.random.random() < process.together]
+        for one in struck:
+            self._ail(one, process.factor)
+        self._at(end, self._recover, ailing, struck)
 
-            def recover() -> None:
-                for one in struck:
-                    self._heal(one, process.factor)
-                self._next(process, index, between, lasting, random)
-
-            self._at(end, recover)
-
-        self._at(begin, strike)
+    def _recover(self, ailing: Ailing, struck: list[int]) -> None:
+        for one in struck:
+            self._heal(one, ailing.process.factor)
+        self._next(ailing)
 
     # Single events --------------------------------------------------------------------------------------------
 
@@ -103,27 +111,27 @@ class FaultInjector:
             self._heal(event.device, None)
 
     def _maintain(self, window: Maintenance) -> None:
-        devices = [self.run.input.cluster.devices[index] for index in window.devices]
+        self._at(window.announced, self._announce, window)
+        self._at(window.start, self._begin_maintenance, window)
+        self._at(window.end, self._end_maintenance, window)
 
-        def announce() -> None:
-            for device in devices:
-                self.run.call(self.run.scheduler.announced, device, window.start, window.end)
-                if window.drain:
-                    self.run.devices.close(device, True)
-            self.run.changed("change")
+    def _announce(self, window: Maintenance) -> None:
+        devices = self.run.input.cluster.devices
+        for index in window.devices:
+            self.run.call(self.run.scheduler.announced, devices[index], window.start, window.end)
+            if window.drain:
+                self.run.devices.close(devices[index], True)
+        self.run.changed("change")
 
-        def begin() -> None:
-            for device in devices:
-                self._ail(device.index, None)
+    def _begin_maintenance(self, window: Maintenance) -> None:
+        for index in window.devices:
+            self._ail(index, None)
 
-        def end() -> None:
-            for device in devices:
-                if window.drain:
-                    self.run.devices.close(device, False)
-                self._heal(device.index, None)
-
-        for time, action in ((window.announced, announce), (window.start, begin), (window.end, end)):
-            self._at(time, action)
+    def _end_maintenance(self, window: Maintenance) -> None:
+        for index in window.devices:
+            if window.drain:
+                self.run.devices.close(self.run.input.cluster.devices[index], False)
+            self._heal(index, None)
 
     def _ail(self, index: int, factor: float | None) -> None:
         device = self.run.input.cluster.devices[index]
@@ -142,8 +150,3 @@ class FaultInjector:
         reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
         if not reasons:
             self.run.devices.set_up(device, True)
-
-
-def _times(draw: Draw, random: np.random.Generator) -> Iterator[float]:
-    while True:
-        yield from draw(random, BLOCK).tolist()

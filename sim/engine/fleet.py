@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.engine.clock import TIMER, Timer
 from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
+from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
 from sim.model.record import COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
@@ -51,7 +52,7 @@ class Fleet:
         self.requests: dict[int, Generation] = {}
         """Those that have not ended, by row."""
         self.changed_at = -math.inf
-        self.timer = Timer(lambda _: self._scale())
+        self.timer = Timer(self._scale_again)
         for number in range(service.prefillers):
             self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
         key = "replicas" if service.scaling is None else "autoscale.min"
@@ -120,15 +121,7 @@ class Fleet:
         assert source is not None
         pairs = list(zip(source.placement.devices, target.placement.devices, strict=True))
         size = (request.prompt + max(request.made - 1, 0)) * self.service.token_bytes / len(pairs)
-        left = len(pairs)
-
-        def done(_: Any) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                source.let_go(request)
-                target.fetched(request)
-
+        request.parts_left = len(pairs)
         links = self.links
         for sender, receiver in pairs:
             out, latency = links.down(sender)
@@ -139,7 +132,14 @@ class Fleet:
                 between, network = links.between(sender.node, receiver.node)
                 pipes = [*out, *between, *into]
                 latency += network
-            links.send((list(dict.fromkeys(pipes)), latency), size, 0.0, done)
+            links.send((list(dict.fromkeys(pipes)), latency), size, 0.0, self._part_fetched, (request, target))
+
+    def _part_fetched(self, flow: Flow) -> None:
+        request, target = flow.owner
+        request.parts_left -= 1
+        if not request.parts_left:
+            request.source.let_go(request)
+            target.fetched(request)
 
     def joined(self, request: Generation, replica: Replica) -> None:
         """It is in a replica: for the first time that is its start."""
@@ -181,6 +181,9 @@ class Fleet:
 
     # Replicas -------------------------------------------------------------------------------------------------
 
+    def _scale_again(self, _: Timer) -> None:
+        self._scale()
+
     def _scale(self) -> None:
         """As many replicas as the load calls for, at most one change each cooldown."""
         scaling, now = self.service.scaling, self.clock._now
@@ -214,21 +217,21 @@ class Fleet:
             return False
         replica = new
         self.replicas.append(replica)
-        began, left = self.clock._now, len(replica.placement.devices)
         replica.loaded = False
-
-        def done(_: Any) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                replica.loaded = True
-                replica.load = (began, self.clock._now)
-                self.rested(replica)
-
-        size = self.service.weights / left
+        replica.loading_from = self.clock._now
+        replica.parts_left = len(replica.placement.devices)
+        size = self.service.weights / replica.parts_left
         for device in replica.placement.devices:
-            self.links.send(self.links.up(device), size, 0.0, done)
+            self.links.send(self.links.up(device), size, 0.0, self._part_loaded, replica)
         return True
+
+    def _part_loaded(self, flow: Flow) -> None:
+        replica = flow.owner
+        replica.parts_left -= 1
+        if not replica.parts_left:
+            replica.loaded = True
+            replica.load = (replica.loading_from, self.clock._now)
+            self.rested(replica)
 
     def _drain(self, kept: list[Replica]) -> bool:
         """One fewer: the one with the fewest requests, the newest of equals, is sent no more."""

@@ -34,7 +34,7 @@ class Generation:
     __slots__ = (
         "task", "row", "arrival", "priority", "prompt", "output", "hashes", "state", "replica", "made", "offset",
         "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period",
+        "seconds_from", "period", "parts_left",
     )  # fmt: skip
 
     def __init__(self, task: Task, prompt: int, output: int, hashes: Sequence[Hashable]):
@@ -69,6 +69,8 @@ class Generation:
         """Its share of the seconds that its replicas computed."""
         self.seconds_from = 0.0
         self.period = -1
+        self.parts_left = 0
+        """Devices to which its keys and values are still on their way."""
 
     @property
     def produced(self) -> int:
@@ -134,6 +136,9 @@ class Replica(Timer):
         self.since = self.clock._now
         """From when on the devices are held without a row that tells so."""
         self.load: tuple[float, float] | None = None
+        self.loading_from = NAN
+        self.parts_left = 0
+        """Devices to which the model is still on its way."""
         self.period = 0
         self.launch = -1
         self.served = 0

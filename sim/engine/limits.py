@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sim.engine.clock import TIMER, Timer
+from sim.engine.clock import TIMER, Later, Timer
 from sim.engine.durations import work
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TimeLimits:
             return
         if launch.table is None and launch.decided + work(launch) <= end:
             return
-        timer = self._timers[launch.number] = Timer(lambda _: self._due(launch))
+        timer = self._timers[launch.number] = Later(self._due, launch)
         self.run.clock.at(max(end, self.run.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:

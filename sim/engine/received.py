@@ -83,10 +83,7 @@ class Received:
         if self.by_user is None:
             self.by_user = self._from_columns()
         under_way = sum(
-            self._under_way(launch)
-            for launch in run.running.values()
-            for task in launch.tasks
-            if task.user == user
+            self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
         )
         return self.by_user.get(user, 0.0) + under_way
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,24 +35,33 @@ NOISE_BLOCK = 1024
 LEAST_FACTOR = 0.1
 """Noise never makes a stage shorter than this part of its time."""
 
-Alone = Callable[[int, Placement], BatchTimes]
-
 
 class _Queue:
     """What both kinds have in common: who it is for, noise, the wish to be woken."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
+    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
         self.number = number
         self.service = service
         self.table = tasks
         self.clock = clock
-        self.stages = alone
+        self.links = links
         self.total = len(service.rows)
         self.wanted = 0
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
         self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
         self._factors: list[list[float]] = []
+
+    def stages(self, size: int, placement: Placement) -> BatchTimes:
+        """Stage times of a batch of so many requests, as far as estimates tell."""
+        service, links = self.service, self.links
+        mode, device = placement.mode, placement.devices[0]
+        up, down = mode.upload.of(size), mode.download.of(size)
+        if service.bytes_in:
+            up += Links.alone(links.up(device), size * service.bytes_in)
+        if service.bytes_out:
+            down += Links.alone(links.down(device), size * service.bytes_out)
+        return BatchTimes(up, mode.fixed + size * service.per_item[service.shape.position[mode]], down)
 
     def factors(self) -> Sequence[float]:
         """Factors of the upload, compute and download of the next batch."""
@@ -82,8 +90,8 @@ class _Queue:
 class Sliced(_Queue):
     """The sorted column of arrivals, where the head is, and the requests that came back."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
-        super().__init__(number, service, tasks, clock, random, alone)
+    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
+        super().__init__(number, service, tasks, clock, random, links)
         rows = service.rows
         all_of_them = len(rows) == len(tasks.arrival)
         times = np.ascontiguousarray(tasks.arrival if all_of_them else tasks.arrival[rows])
@@ -271,8 +279,8 @@ class Sliced(_Queue):
 class Taskwise(_Queue):
     """Requests as objects, in order of arrival."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, alone: Alone):
-        super().__init__(number, service, tasks, clock, random, alone)
+    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
+        super().__init__(number, service, tasks, clock, random, links)
         if service.cache is not None:
             self.cache = cache_of(service.cache.evict, service.cache.size)
         self._waiting: list[Task] = []
@@ -376,19 +384,7 @@ def make_queues(simulation: Simulation, sliced: bool) -> list[Sliced | Taskwise]
     """A queue for each service of the run."""
     run = simulation.input
     kind = Sliced if sliced else Taskwise
-    queues = []
-    for number, service in enumerate(run.services):
-        alone = partial(_alone, simulation, service)
-        queues.append(kind(number, service, run.tasks, simulation.clock, run.random, alone))
-    return queues
-
-
-def _alone(simulation: Simulation, service: Service, size: int, placement: Placement) -> BatchTimes:
-    """Stage times of a batch of so many requests, as far as estimates tell."""
-    mode, device, links = placement.mode, placement.devices[0], simulation.links
-    up, down = mode.upload.of(size), mode.download.of(size)
-    if service.bytes_in:
-        up += Links.alone(links.up(device), size * service.bytes_in)
-    if service.bytes_out:
-        down += Links.alone(links.down(device), size * service.bytes_out)
-    return BatchTimes(up, mode.fixed + size * service.per_item[service.shape.position[mode]], down)
+    return [
+        kind(number, service, run.tasks, simulation.clock, run.random, simulation.links)
+        for number, service in enumerate(run.services)
+    ]

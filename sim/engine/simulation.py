@@ -232,6 +232,12 @@ class Simulation(Arrivals, Decisions, Endings):
             if collecting:
                 gc.enable()
 
+    def fork(self, within_round: bool = False) -> Simulation:
+        """A copy that goes on by itself, to the same bytes; this run is left alone (`sim.engine.fork`)."""
+        from sim.engine.fork import fork  # which few runs need
+
+        return fork(self, within_round)
+
     def _blame(self, error: Exception, decision: Any) -> Exception:
         """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
         trace = error.__traceback__

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.engine.clock import ARRIVAL, TIMER, Clock, Timer
-from sim.model.record import UNFINISHED, ClosedStream, RunInput
+from sim.engine.clock import ARRIVAL, TIMER, Clock, Later, Timer
+from sim.engine.draws import Draws
+from sim.model.record import UNFINISHED, RunInput
 from sim.model.tasks import Task
 
 BLOCK = 8192
 """Tasks taken from the columns at once."""
+
+THINK_BLOCK = 256
+"""Think times drawn at once."""
 
 
 def with_own_columns(run: RunInput) -> RunInput:
@@ -72,11 +76,11 @@ class Sources(Timer):
         """Tasks that will certainly still arrive (thinking clients included)."""
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
-        self._think: list[Callable[[], float]] = []
+        self._think: list[Draws] = []
         for number, stream in enumerate(run.closed):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
             self._sent.append(stream.clients)
-            self._think.append(self._thinker(stream))
+            self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
         self._row = self._base = 0
         self._times: list[float] = []
         if self._last:
@@ -123,16 +127,6 @@ class Sources(Timer):
 
     # Closed loops -------------------------------------------------------------------------------------------
 
-    def _thinker(self, stream: ClosedStream) -> Callable[[], float]:
-        """Think times of one stream, one by one, drawn in blocks."""
-        random = self.run.random.stream("think", stream.name)
-
-        def times() -> Iterator[float]:
-            while True:
-                yield from stream.think(random, 256).tolist()
-
-        return times().__next__
-
     def answered(self, task: Task) -> None:
         """A task has ended: if a client waited for it, the client thinks and sends the stream's next task."""
         number = self._stream_of.get(task.index)
@@ -144,7 +138,7 @@ class Sources(Timer):
         position = self._sent[number]
         self._sent[number] = position + 1
         self.to_come += 1
-        self.clock.at(time, ARRIVAL, Timer(lambda _: self._send(number, position, time)))
+        self.clock.at(time, ARRIVAL, Later(self._send, number, position, time))
 
     def _send(self, number: int, position: int, time: float) -> None:
         stream = self.run.closed[number]
@@ -228,4 +222,3 @@ class Patience:
             self.expire(heappop(self.heap)[1])
         if self.heap:
             self._arm()
-

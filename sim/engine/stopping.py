@@ -195,5 +195,3 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
     if math.isinf(interval) or full <= 0:
         return 0.0
     return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
-
-

@@ -1,0 +1,86 @@
+"""Forks of runs in mid-flight: they end with the original's bytes, and the original never notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import chaotic, services
+from sim.engine.simulation import Simulation
+from sim.errors import HetsimError, UsageError
+from sim.scenario.policy_schema import PolicySpec
+from sim.scenario.scenario import load
+from sim.scenario.shipped import shipped
+from sim.testing.conformance import fingerprint
+from sim.testing.generate import random_system
+from tiers import spread
+
+Build = Callable[[], Any]
+
+
+def a_round(run: Simulation) -> bool:
+    """One round of decisions; False when the run is over."""
+    if not run.advance():
+        return False
+    for decision in run.scheduler.schedule(run.view):
+        run.apply(decision)
+    return True
+
+
+def end(run: Simulation) -> str:
+    """What a run comes to: a digest of its columns, or what it is refused for."""
+    try:
+        return fingerprint(run.run())
+    except HetsimError as error:
+        return str(error)
+
+
+def look(build: Build, seed: int = 0, forks: int = 2) -> None:
+    """Forks at random rounds, one of them forked again, run to their ends before the original goes on."""
+    whole = Simulation(build())
+    expected = end(whole)
+    random = np.random.default_rng(seed)
+    run = Simulation(build())
+    at = np.sort(random.integers(0, max(1, whole.rounds), forks)).tolist()
+    for rounds in at:
+        while run.rounds < rounds:
+            assert a_round(run)
+        first, second = run.fork(), run.fork()
+        assert end(first) == expected
+        further = min(rounds + int(random.integers(1, 20)), whole.rounds - 1)
+        while second.rounds < further:
+            assert a_round(second)
+        assert end(second.fork()) == expected
+    assert end(run) == expected
+
+
+def named(cases: Any) -> list[Any]:
+    return [pytest.param(build, id=name) for name, build in cases]
+
+
+@pytest.mark.parametrize("build", spread(named(chaotic(40)), 10))
+def test_random_decisions_and_faults(build: Build) -> None:
+    look(build)
+
+
+@pytest.mark.parametrize("build", spread(named(services()), 8))
+def test_batches_of_requests(build: Build) -> None:
+    look(build)
+
+
+POLICIES = ("fcfs", "srtf", "easy_backfill", "conservative_backfill", "heteroprio", "dmda", "drf", "round_robin")
+
+
+@pytest.mark.parametrize("seed", spread(range(32), 8))
+def test_random_systems(seed: int) -> None:
+    policy = POLICIES[seed % len(POLICIES)]
+    look(lambda: random_system(seed, nodes=1 + seed % 4).run_input(PolicySpec("scheduler", policy).make()), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.name for one in shipped()])
+def test_shipped(name: str) -> None:
+    look(lambda: load(name).build(None, 0), forks=1)
