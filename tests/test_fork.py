@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from cases import chaotic, services
+from tiers import spread
+
 from sim.engine.simulation import Simulation
-from sim.errors import HetsimError, UsageError
+from sim.errors import HetsimError
 from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.scenario import load
 from sim.scenario.shipped import shipped
 from sim.testing.conformance import fingerprint
 from sim.testing.generate import random_system
-from tiers import spread
 
 Build = Callable[[], Any]
 

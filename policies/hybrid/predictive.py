@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -118,7 +119,7 @@ class Predictive(Scheduler):
             if not isinstance(self.by, ListScheduler):
                 text = f"reserve works through a placement rule, which {type(self.by).__name__} has none of"
                 raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.by"))
-            self.by.placement = self._within(self.by.placement)
+            self.by.placement = partial(self._place, self.by.placement)
 
     # What it is told --------------------------------------------------------------------------------------------
 
@@ -268,22 +269,18 @@ class Predictive(Scheduler):
 
     # Reserving --------------------------------------------------------------------------------------------------
 
-    def _within(self, rule: PlacementRule | None) -> PlacementRule:
-        """The rule, for as long as the others do not hold more than the protected leave them."""
-
-        def place(task: Task, view: View) -> Placement | None:
-            placement = view.fit(task) if rule is None else rule(task, view)
-            if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
-                return placement
-            # Not there, then: perhaps on fewer devices, on another type or on cores.
-            beside = Beside(view, self._leaves_room)
-            placement = beside.fit(task, rule)
-            if placement is None and task.index not in self._held:
-                self._held[task.index] = None
-                self._declined[task.index] = task
+    def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
+        """Where the rule puts it, for as long as the others do not hold more than the protected leave them."""
+        placement = view.fit(task) if rule is None else rule(task, view)
+        if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
-
-        return place
+        # Not there, then: perhaps on fewer devices, on another type or on cores.
+        beside = Beside(view, self._leaves_room)
+        placement = beside.fit(task, rule)
+        if placement is None and task.index not in self._held:
+            self._held[task.index] = None
+            self._declined[task.index] = task
+        return placement
 
     def _leaves_room(self, mode: Mode) -> bool:
         """Do the protected keep what is kept for them if a task that is not starts in this mode?"""

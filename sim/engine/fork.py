@@ -150,7 +150,10 @@ class Copier:
 
     def _all(self, values: Any) -> list[Any]:
         value, known = self.value, self.known.get
-        return [one if one.__class__ in ATOMS else known(id(one)) or value(one) for one in values]
+        return [
+            old if old.__class__ in ATOMS else new if (new := known(id(old))) is not None else value(old)
+            for old in values
+        ]
 
     def _later(self, fill: Fill, old: Any, empty: Any) -> Any:
         self.known[id(old)] = empty
@@ -336,7 +339,7 @@ class Copier:
 
 
 MISSING = object()
-ONE = "one if one.__class__ in ATOMS else known.get(id(one)) or value(one)"
+ONE = "one if one.__class__ in ATOMS else new if (new := known.get(id(one))) is not None else value(one)"
 
 
 def _slots(kind: type) -> tuple[str, ...]:

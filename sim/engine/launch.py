@@ -285,7 +285,7 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "fetching", "itself",
+        "sliced", "simple", "fetching",
     )  # fmt: skip
 
     def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool):
@@ -306,4 +306,3 @@ class Lane:
         """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
         self.fetching = 0
         """Prefetches under way."""
-        self.itself = (self,)

@@ -132,7 +132,7 @@ class Launches:
         self.follow(launch)
 
     def _begin_simply(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        table.lanes = lane.itself
+        table.lanes = (lane,)
         table.rate, table.busy_rate, table.watts = self.speeds.nominal(launch)
         lane.flights.append(launch)
         self.transfers.both(launch, table, lane)

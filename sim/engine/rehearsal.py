@@ -19,28 +19,38 @@ from sim.policy.planned import Following
 
 
 def problem_of(run: RunInput, random: np.random.Generator) -> PlanProblem:
-    """The problem of a run, with the engine behind it.
+    """The problem of a run, with the engine behind it."""
+    stage = Stage(run)
+    return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse)
 
-    A plan has a place for every task, so what is tried out goes on to the end: no horizon, and nobody loses patience.
+
+class Stage:
+    """Where plans and policies are tried out before the clock starts, on the estimates.
+
+    A plan has a place for every task, so what is tried out goes on to the end: no horizon, and no task loses patience.
     """
-    tasks = replace(run.tasks, time=run.tasks.estimate)
-    endless = replace(run, tasks=replace(tasks, expires=None), admission=None, horizon=math.inf, warmup=0.0, grace=None)
 
-    def play(scheduler: Scheduler) -> Record:
-        return Simulation(replace(endless, scheduler=scheduler)).run()
+    def __init__(self, run: RunInput):
+        self.tasks = tasks = replace(run.tasks, time=run.tasks.estimate)
+        self.cluster = run.cluster
+        endless = replace(tasks, expires=None)
+        self.run = replace(run, tasks=endless, admission=None, horizon=math.inf, warmup=0.0, grace=None)
 
-    def simulate(plan: Plan) -> float:
-        return makespan_of(play(Following(plan)), tasks)
+    def _play(self, scheduler: Scheduler) -> Record:
+        return Simulation(replace(self.run, scheduler=scheduler)).run()
 
-    def rehearse(scheduler: Scheduler) -> Plan:
+    def simulate(self, plan: Plan) -> float:
+        """The makespan of a plan."""
+        return makespan_of(self._play(Following(plan)), self.tasks)
+
+    def rehearse(self, scheduler: Scheduler) -> Plan:
+        """What a policy does, as a plan."""
         watched = Watched(scheduler)
-        record = play(watched)
+        record = self._play(watched)
         plan = plan_of(watched.starts, record)
         stopped = record.preemptions is not None or record.migrations is not None
-        return replace(plan, makespan=simulate(plan) if stopped and not plan.problems(tasks, run.cluster)
-                       else makespan_of(record, tasks))  # fmt: skip
-
-    return PlanProblem(tasks, run.cluster, random, simulate, rehearse)
+        again = stopped and not plan.problems(self.tasks, self.cluster)
+        return replace(plan, makespan=self.simulate(plan) if again else makespan_of(record, self.tasks))
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
