@@ -95,6 +95,10 @@ class Fitting:
             self._refresh(mode, index)
         return index.mask
 
+    def has_room(self, modes: Iterable[Mode]) -> bool:
+        """Is there room for one of these modes, limits of partitions and places of data aside?"""
+        return any(self.room(mode) or (mode.span_any and self.first(mode) is not None) for mode in modes)
+
     def budget(self, mode: Mode) -> Budget:
         """What the partition of a limited mode has in use."""
         partition = mode.partition
