@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sim.model.tasks import Task
-from sim.policy import Backfilling, Decision, Hold, PlacementRule, Start, View, nodes_of
+from sim.policy import Backfilling, Decision, Hold, PlacementRule, Start, View
 
 
 class EasyBackfill(Backfilling):
@@ -35,8 +35,7 @@ class EasyBackfill(Backfilling):
 
     def backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
         for task, placement in self.fitting(heads, view):
-            # A task competes only with heads that can use one of its nodes.
-            ahead = [self.reservation(head, view) for head in heads if nodes_of(head) & nodes_of(task)]
+            ahead = self.reservations(heads, task, view)
             for place in chain((placement,), self.elsewhere(task, ahead, view)):
                 # If one head says yes and a later one no, the first counts on too much in this round; it is not late.
                 if all(shadow.survives(task, place) for shadow in ahead):

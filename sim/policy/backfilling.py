@@ -42,7 +42,7 @@ class Window:
     behind.  Those bound to none count as one partition."""
 
     def __init__(self, size: int | None):
-        self.size = size
+        self.size = math.inf if size is None else size
         self.tasks: list[Task] = []
         self.demands: dict[Demand, int] = {}
         """How many tasks of the window have each demand."""
@@ -53,8 +53,8 @@ class Window:
         self._behind: dict[Partition | None, TaskQueue] = {}
 
     def push(self, task: Task) -> None:
-        partition = partition_of(task)
-        if self.size is not None and self._count.get(partition, 0) >= self.size:
+        partition = task.shape.modes[0].partition
+        if self._count.get(partition, 0) >= self.size:
             last = next(other for other in reversed(self.tasks) if partition_of(other) is partition)
             if by_arrival(task) > by_arrival(last):
                 self._behind.setdefault(partition, TaskQueue()).push(task.arrival, task)
@@ -63,30 +63,32 @@ class Window:
 
     def _put_in(self, task: Task, partition: Partition | None) -> None:
         tasks = self.tasks
-        if not tasks or by_arrival(task) > by_arrival(tasks[-1]):
+        if not tasks or task.arrival > tasks[-1].arrival or by_arrival(task) > by_arrival(tasks[-1]):
             tasks.append(task)
         else:  # it was stopped, or deferred, or had queued behind others of its partition: it may stand before others
             insort(tasks, task, key=by_arrival)
             self.changed = min(self.changed, bisect_left(tasks, by_arrival(task), key=by_arrival))
-        demand = demand_of(task)
-        self.demands[demand] = self.demands.get(demand, 0) + 1
-        self._count[partition] = self._count.get(partition, 0) + 1
+        demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+        demands, count = self.demands, self._count
+        demands[demand] = demands[demand] + 1 if demand in demands else 1
+        count[partition] = count[partition] + 1 if partition in count else 1
 
     def take(self, position: int) -> Task:
         """Take a task out; the next of its partition from behind comes in, further back."""
         task = self.tasks.pop(position)
-        partition, demand = partition_of(task), demand_of(task)
-        left = self.demands[demand] - 1
-        if left:
-            self.demands[demand] = left
+        partition = task.shape.modes[0].partition
+        demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+        if self.demands[demand] > 1:
+            self.demands[demand] -= 1
         else:
             del self.demands[demand]
         self._count[partition] -= 1
-        behind = self._behind.get(partition)
-        following = None if behind is None else behind.head()
-        if behind is not None and following is not None:
-            behind.pop()
-            self._put_in(following, partition)
+        if partition in self._behind:
+            behind = self._behind[partition]
+            following = behind.head()
+            if following is not None:
+                behind.pop()
+                self._put_in(following, partition)
         return task
 
     def discard(self, task: Task) -> None:
@@ -144,9 +146,9 @@ class Backfilling(ListScheduler):
         yield self._until_something_fits(view)  # a newcomer may pass
 
     def _until_something_fits(self, view: View) -> Pause:
-        pause = super()._until_something_fits(view)
+        pause = self._pause or super()._until_something_fits(view)
         if pause is WAIT_FOR_FIT and self._soonest < math.inf:
-            return Pause("fit", certain=self._soonest)
+            return Pause("fit", math.inf, (), self._soonest)
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
@@ -160,14 +162,14 @@ class Backfilling(ListScheduler):
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
         """Start in order until a task, the head, does not fit; behind it only those that may use none of the nodes
         of its partition, until one of these does not fit.  Returns the heads, whose partitions share no nodes."""
-        window = self.window
+        window, rule = self.window, self.placement
         tasks = window.tasks
         heads: list[Task] = []
         closed = position = 0
         while position < len(tasks) and closed != EVERYWHERE:
             task = tasks[position]
             nodes = nodes_of(task)
-            placement = None if nodes & closed else self.place(task, view)
+            placement = None if nodes & closed else view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
                 window.take(position)
                 window.changed = 0
@@ -193,8 +195,8 @@ class Backfilling(ListScheduler):
             self._due.clear()
             self._soonest = math.inf
             self._full.clear()
-            if self.placement is None:  # a rule is asked task by task, since it may draw lots
-                self._full.update((demand, None) for demand in window.demands if demand_fits_nowhere(demand, view))
+            if self._stuck is not None:
+                self._full[demand_of(heads[0])] = None
         elif view.now > self._soonest:
             window.changed = 0
 
@@ -204,34 +206,40 @@ class Backfilling(ListScheduler):
         Start a task before asking for the next, or leave it: then it comes again once something has come free.
         """
         self._look_anew(heads, view)
-        window, full = self.window, self._full
+        window, full, rule = self.window, self._full, self.placement
         tasks, demands = window.tasks, window.demands
-        position = max(1, window.changed)
-        while position < len(tasks) and not demands.keys() <= full.keys():
+        plain = rule is None and not view.items  # where `fit` finds no place there is none
+        position = window.changed or 1
+        hopeless = demands.keys() <= full.keys()
+        while position < len(tasks) and not hopeless:
             task = tasks[position]
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
             if demand in full or task in heads:
                 position += 1
                 continue
-            placement = self.place(task, view)
+            placement = view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
                 yield task, placement
                 if task.state != WAITING:
                     window.take(position)
                     continue
-            elif fits_nowhere(task, view):
+            elif plain or fits_nowhere(task, view):
                 full[demand] = None
+                hopeless = demands.keys() <= full.keys()
             position += 1
         window.changed = len(tasks)  # those behind were not tried yet
 
-    def reservation(self, head: Task, view: View) -> Shadow:
-        """When and where a head could start; in one round the same, which counts on what it lets pass."""
-        shadow = self._shadows.get(head.index)
-        if shadow is None:
-            shadow = self._shadows[head.index] = view.earliest_fit(head)
-            self._due[head.index] = shadow.time
-            self._soonest = min(self._due.values())
-        return shadow
+    def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
+        """When and where the heads that can use one of the task's nodes could start; in one round the same shadows,
+        which count on what they let pass."""
+        found = []
+        for head in heads if len(heads) == 1 else [head for head in heads if nodes_of(head) & nodes_of(task)]:
+            if head.index not in self._shadows:
+                shadow = self._shadows[head.index] = view.earliest_fit(head)
+                self._due[head.index] = shadow.time
+                self._soonest = min(self._due.values())
+            found.append(self._shadows[head.index])
+        return found
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
         """Without a placement rule: places off the nodes where the heads are to start, the first of each node."""

@@ -177,7 +177,7 @@ class Pause(Wait):
         arrivals: Sequence[tuple[Any, int]] = (),
         certain: float = math.inf,
     ):
-        super().__init__(until)
+        self.until = until
         self.on = on
         self.arrivals = arrivals
         self.certain = certain

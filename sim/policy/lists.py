@@ -84,6 +84,7 @@ class ListScheduler(Scheduler):
         self._aside: dict[int, Task] = {}
         """By row: tasks passed over since a limit of their partition keeps them, until something comes free."""
         self._aside_since = -1
+        self._pause: Pause | None = None
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.dispatcher = Dispatcher(self.order, counters)
@@ -146,8 +147,11 @@ class ListScheduler(Scheduler):
         Only what fits can start.  A rule may change its mind while time goes on, and who builds on a list scheduler
         may do more than start what fits: these are asked at any change.
         """
-        plain = self.placement is None and not self.drop_expired and not view.items
-        return WAIT_FOR_FIT if plain and type(self).schedule is ListScheduler.schedule else WAIT_FOR_CHANGE
+        if self._pause is None:
+            plain = self.placement is None and not self.drop_expired and not view.items
+            plain = plain and type(self).schedule is ListScheduler.schedule
+            self._pause = WAIT_FOR_FIT if plain else WAIT_FOR_CHANGE
+        return self._pause
 
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start from the head on until one does not fit: returns that task, or None when nobody is left to try.
