@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from policies.dynamic.backfilling import Demand, demand_of, fits_nowhere
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Task
@@ -14,12 +13,15 @@ from sim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,
+    Demand,
     Discipline,
     ListScheduler,
     PlacementRule,
     Start,
     TaskQueue,
     View,
+    demand_of,
+    fits_nowhere,
     nodes_of,
     partition_of,
 )

@@ -20,7 +20,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.dynamic.backfilling import fits_nowhere
 from policies.dynamic.by_user import ByUser, Line
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
@@ -35,6 +34,7 @@ from sim.policy import (
     Start,
     Stop,
     View,
+    fits_nowhere,
     nodes_of,
 )
 

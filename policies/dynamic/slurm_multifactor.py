@@ -26,7 +26,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.backfilling import Demand, demand_fits_nowhere, demand_of, fits_nowhere
 from policies.dynamic.decayed_usage import DecayedUsage
 from policies.dynamic.fair_tree import Account, FairTree, Member
 from policies.dynamic.occupancy import Occupancy
@@ -40,6 +39,7 @@ from sim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,
+    Demand,
     Hold,
     PlacementRule,
     PlanProblem,
@@ -47,6 +47,9 @@ from sim.policy import (
     Start,
     Stop,
     View,
+    demand_fits_nowhere,
+    demand_of,
+    fits_nowhere,
 )
 
 Weight = Annotated[float, Field(ge=0)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from policies.dynamic.backfilling import Backfilling
 from policies.dynamic.lines import AssigningScheduler
 from sim.errors import Problem, ScenarioError
-from sim.policy import ListScheduler, Scheduler
+from sim.policy import Backfilling, ListScheduler, Scheduler
 
 ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")
 """List schedulers that work on the whole cluster."""

@@ -42,7 +42,19 @@ from sim.model.cluster import Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import Counter, Decision, Hold, ListScheduler, PlacementRule, PlanProblem, Scheduler, Start, View, Wait
+from sim.policy import (
+    Counter,
+    Decision,
+    Hold,
+    ListScheduler,
+    Pause,
+    PlacementRule,
+    PlanProblem,
+    Scheduler,
+    Start,
+    View,
+    Wait,
+)
 
 DAILY = Chosen("holt_winters")
 
@@ -204,8 +216,8 @@ class Predictive(Scheduler):
                 yield from pool.steer(view)
         self._see(view)
         # Finishes count for what is busy and what may sleep, so they are not slept through.
-        on = "change" if wait.on == "ready" else wait.on
-        yield Wait(min(wait.until, self._next), on, wait.arrivals)
+        until = min(wait.until, self._next)
+        yield Pause("release", until, wait.arrivals) if wait.on == "release" else Pause("change", until, wait.arrivals)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
         """The inner scheduler's decisions, but for its Wait."""

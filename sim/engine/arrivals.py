@@ -76,8 +76,12 @@ class Arrivals(State):
                 raise
             except Exception as error:
                 raise raised(self, error, "ready") from error
-        if self._wake_on != "release":
-            self.clock.round_due = True
+        on = self._wake_on
+        if on == "release" or (
+            on == "fit" and self.clock._now <= self._certain and not self.capacity.has_room(task.shape.modes)
+        ):
+            return
+        self.clock.round_due = True
 
     def _join_queue(self, task: Task) -> None:
         """A task that waits goes to its service's queue, or to the scheduler."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from sim.engine.durations import planned
 from sim.engine.holdings import NodeState
 from sim.engine.launch import Launch
 from sim.engine.sketches import Tally
@@ -83,7 +84,6 @@ class Ends:
         self.capacity = view._capacity
         self.capacity.noting = True
         self.simulation = view._simulation
-        self.running = view._simulation.running
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
         self._expected: list[tuple[float, int]] = []
@@ -99,6 +99,21 @@ class Ends:
         self._generation = -1
         self._position = 0
         self._countable = True
+        tasks = self.simulation.tasks
+        shapes = [] if tasks.estimate is not tasks.time or self.simulation.serving is not None else tasks.shapes
+        self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
+        """Does every launch end when it is expected to, unless it is stopped, and can every one be counted?"""
+        self._stops = 0
+        """Launches stopped before the last look."""
+
+    @property
+    def running(self) -> dict[int, Launch]:
+        return self.simulation.running
+
+    def as_known(self) -> bool:
+        """As `known`, for questions about what was found before: where nothing can end early or late, launches need
+        not be looked at before a time is asked for."""
+        return self._exact and self._stops == self.simulation.stops.count or self.known()
 
     def known(self) -> bool:
         """Take note of what has happened; False if something runs whose room cannot be counted."""
@@ -108,17 +123,23 @@ class Ends:
                 break
             fresh.append(launch)
         self._last = self.simulation.last_launch
-        countable, expected_finish = self.capacity.countable, self.view.expected_finish
+        stopped, self._stops = self._stops != self.simulation.stops.count, self.simulation.stops.count
+        exact, expected = self._exact, self._expected
         for launch in reversed(fresh):  # as they started
-            if len(launch.tasks) > 1 or not countable(launch.placement.mode):
+            if exact and launch.table is None:
+                end = launch.decided + planned(launch)
+            elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
                 self._countable = False
                 break
-            end, number, node = expected_finish(launch.task), launch.number, launch.placement.devices[0].node
-            insort(self.on[node], (end, number, launch))
-            heappush(self._expected, (end, number))
-            if len(self.on[node]) > MANY:
-                crowded.append(node)
-        if self._countable and not self._as_expected():
+            else:
+                end = self.view.expected_finish(launch.task)
+            here = self.on[launch.placement.devices[0].node]
+            insort(here, (end, launch.number, launch))
+            if not exact:
+                heappush(expected, (end, launch.number))
+            if len(here) > MANY:
+                crowded.append(launch.placement.devices[0].node)
+        if self._countable and (stopped if exact else not self._as_expected()):
             self._look_at_changed()
         for node in crowded:
             self.on[node] = self.launches(node)
@@ -160,8 +181,8 @@ class Ends:
                     bounds.forget(node)
 
     def stamp(self) -> tuple[int, int, int]:
-        """As of the last `known`."""
-        return self._voids, self._generation, self._position
+        """After `as_known`: what tells whether anything has changed since."""
+        return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
         """Since then: has nothing begun or ended on a node, and nothing anywhere before its time?
@@ -169,9 +190,9 @@ class Ends:
         So if it was the first to have room for a mode, and that time is to come, it still is.
         """
         voids, generation, position = stamp
-        if voids != self._voids or generation != self._generation:
+        if voids != self._voids or generation != self.capacity.log_generation:
             return False
-        return node not in self.capacity.log[position : self._position]
+        return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
         """What runs on a node, by end, of what was known."""

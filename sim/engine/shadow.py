@@ -78,7 +78,8 @@ class EarliestFit:
         if self._at is None or self._tally is None or self._accepted or self._sketches:
             return False
         node, _, ends = self._at
-        if self.time <= self.view.now or not self.view.steady or not ends.known():
+        simulation = ends.simulation
+        if self.time <= simulation.clock._now or not simulation.steady or not ends.as_known():
             return False
         task = self.task
         if self.mode is None and len(self._modes) > 1:
@@ -252,7 +253,8 @@ class EarliestFit:
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
-        if self.time == math.inf or self.view.now + self.view.duration(task, placement) <= self.time:
+        view = self.view
+        if self.time == math.inf or view._clock._now + view.duration(task, placement) <= self.time:
             return True
         if self.anywhere:
             return self._spares_anywhere(placement)

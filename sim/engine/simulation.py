@@ -104,6 +104,7 @@ class Simulation(Arrivals, Decisions, Endings):
         self.last_launch = 0
         """Number of the last launch (or prefetch), in start order."""
         self._wake_on = "change"
+        self._certain = -math.inf
         self._wake = Timer(self._woken)
         self._instant = -1.0
         self._settled = 0  # decisions made before this instant, or before the last task ended
@@ -274,7 +275,7 @@ class Simulation(Arrivals, Decisions, Endings):
     def changed(self, cause: str) -> None:
         """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
         wake_on = self._wake_on
-        if wake_on == "change" or cause in (wake_on, "change"):
+        if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True
 
     def _woken(self, _: Timer) -> None:

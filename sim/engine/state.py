@@ -69,6 +69,7 @@ class State:
     _simple: frozenset[Any]
     _wake: Timer
     _wake_on: str
+    _certain: float
     _settled: int
     _linked: bool
     _held: dict[int, str]

@@ -23,6 +23,8 @@ class Stops:
         self.capacity = launches.capacity
         self.recorder = launches.recorder
         self.links = launches.links
+        self.count = 0
+        """Launches that have ended before their time."""
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
@@ -32,6 +34,7 @@ class Stops:
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
         checkpoint.  `killed`: its tasks end with it, which is no preemption.
         """
+        self.count += 1
         launches = self.launches
         launches.materialise(launch)
         table = launch.table

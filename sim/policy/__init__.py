@@ -1,5 +1,6 @@
 """What a policy author imports: the contract, list scheduling, queues."""
 
+from sim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
 from sim.policy.batching import (
     Batching,
     BatchReport,
@@ -13,6 +14,7 @@ from sim.policy.batching import (
 )
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
+    WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Accept,
@@ -24,6 +26,7 @@ from sim.policy.contract import (
     Hold,
     Move,
     OrderKey,
+    Pause,
     PlacementRule,
     PlanProblem,
     Reject,
@@ -43,10 +46,11 @@ from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 from sim.policy.rest import Progress, Rest
 
 __all__ = [
-    "Accept", "Admission", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer", "Discard",
-    "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Hold", "IterationPolicy", "Linger",
-    "ListScheduler", "Move", "OrderKey", "PlacementRule", "PlanProblem", "PlannedScheduler", "Progress", "Reject",
-    "Replica", "RequestQueue", "Requests", "Rest", "Routing", "Scheduler", "Set", "Shadow", "Start", "Step", "Stop",
-    "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order",
-    "nodes_of", "partition_of",
+    "Accept", "Admission", "Backfilling", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer",
+    "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Hold",
+    "IterationPolicy", "Linger", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
+    "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "Rest", "Routing",
+    "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
+    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order", "demand_fits_nowhere",
+    "demand_of", "fits_nowhere", "nodes_of", "partition_of",
 ]  # fmt: skip

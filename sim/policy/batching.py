@@ -15,7 +15,7 @@ from sim.errors import PolicyError
 from sim.model.plan import Placement
 from sim.model.service import Service
 from sim.model.tasks import Mode, Task
-from sim.policy.contract import Decision, Reject, Requests, Start, View, Wait
+from sim.policy.contract import Decision, Pause, Reject, Requests, Start, View
 
 
 class BatchTimes(NamedTuple):
@@ -215,14 +215,15 @@ class Dispatcher:
         self.order = order
         self.counters = list(counters)
 
-    def schedule(self, view: View) -> Generator[Decision, None, Wait]:
+    def schedule(self, view: View) -> Generator[Decision, None, Pause]:
         """Decisions of this round; the Wait at the end is for the scheduler to yield."""
         if len(self.counters) == 1:  # nearly always: two lists less a round
             counter = self.counters[0]
             if counter.due(view.now, view.releases):
                 while (yield from self._step(counter, view)):
                     pass
-            return Wait(counter.until, "release", () if counter.count is None else ((counter.queue, counter.count),))
+            wanted = [] if counter.count is None else [(counter.queue, counter.count)]
+            return Pause("release", counter.until, wanted)
         releases = view.releases
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
@@ -231,7 +232,7 @@ class Dispatcher:
                 due.remove(counter)
         until = min(counter.until for counter in self.counters)
         wanted = [(counter.queue, counter.count) for counter in self.counters if counter.count is not None]
-        return Wait(until, "release", wanted)
+        return Pause("release", until, wanted)
 
     def _most_urgent(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:

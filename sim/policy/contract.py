@@ -63,7 +63,6 @@ class Start(_Shown):
         self.placement = placement
 
 
-
 class Stop(_Shown):
     """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
 
@@ -148,32 +147,46 @@ class Drop(_Shown):
 
 
 class Wait(_Shown):
-    """Nothing more this round.  When to be asked again, besides `until`:
+    """Nothing more this round: the next is at `until`, or as soon as something changes."""
 
-    on="change": at any change; on="release": only when capacity comes free (arrivals alone cannot help);
-    on="ready": only when a task becomes ready (nothing waits, so a release cannot help).
-    `arrivals`: also as soon as so many requests wait in a service's queue, or the last of its stream has come.
-    A schedule that ends without a Wait means Wait(on="change").
+    __slots__ = ("until",)
+
+    on: str = "change"
+    arrivals: Sequence[tuple[Any, int]] = ()
+    certain: float = -math.inf
+
+    def __init__(self, until: float = math.inf):
+        self.until = until
+
+
+class Pause(Wait):
+    """What list scheduling tells the engine besides `until`, so that it is not asked in vain.
+
+    on="change": at any change; "fit": a task that becomes ready counts only if it fits somewhere (what fits nowhere
+    cannot start), up to the time `certain`; "release": only when capacity comes free (arrivals alone cannot help);
+    "ready": only when a task becomes ready (nothing waits, so a release cannot help).
+    arrivals: also as soon as so many requests wait in a service's queue, or the last of its stream has come.
     """
 
-    __slots__ = ("until", "on", "arrivals")
+    __slots__ = ("on", "arrivals", "certain")
 
     def __init__(
         self,
+        on: Literal["change", "fit", "release", "ready"],
         until: float = math.inf,
-        on: Literal["change", "release", "ready"] = "change",
         arrivals: Sequence[tuple[Any, int]] = (),
+        certain: float = math.inf,
     ):
-        if on not in ("change", "release", "ready"):
-            raise ValueError(f'Wait(on={on!r}): "change", "release" or "ready" is meant')
         self.until = until
         self.on = on
         self.arrivals = arrivals
+        self.certain = certain
 
 
-WAIT_FOR_CHANGE = Wait(on="change")
-WAIT_FOR_RELEASE = Wait(on="release")
-WAIT_FOR_READY = Wait(on="ready")
+WAIT_FOR_CHANGE = Pause("change")
+WAIT_FOR_FIT = Pause("fit")
+WAIT_FOR_RELEASE = Pause("release")
+WAIT_FOR_READY = Pause("ready")
 
 Decision = Start | Stop | Move | Reject | Hold | Set | Fetch | Drop | Wait
 

@@ -12,11 +12,13 @@ from sim.model.tasks import WAITING, Shape, Task
 from sim.policy.batching import Counter, Dispatcher
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
+    WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
     Decision,
     Hold,
     OrderKey,
+    Pause,
     PlacementRule,
     Reject,
     Scheduler,
@@ -82,6 +84,7 @@ class ListScheduler(Scheduler):
         self._aside: dict[int, Task] = {}
         """By row: tasks passed over since a limit of their partition keeps them, until something comes free."""
         self._aside_since = -1
+        self._pause: Pause | None = None
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.dispatcher = Dispatcher(self.order, counters)
@@ -112,11 +115,11 @@ class ListScheduler(Scheduler):
         return [self.queue, *self.of_partition.values()] if self.discipline == "block" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if self.dispatcher is None:
-            yield from self._schedule_tasks(view)
-            return
+        return self._schedule_tasks(view) if self.dispatcher is None else self._schedule_all(view, self.dispatcher)
+
+    def _schedule_all(self, view: View, dispatcher: Dispatcher) -> Iterator[Decision]:
         # Requests before tasks: they wait for milliseconds where tasks run for minutes.
-        wait = yield from self.dispatcher.schedule(view)
+        wait = yield from dispatcher.schedule(view)
         if not self._alone:
             for decision in self._schedule_tasks(view):
                 if not isinstance(decision, Wait):
@@ -136,7 +139,19 @@ class ListScheduler(Scheduler):
         else:
             # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
             hopeless = closed == EVERYWHERE and self.order is arrival_order
-            yield WAIT_FOR_RELEASE if hopeless else WAIT_FOR_CHANGE
+            yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
+
+    def _until_something_fits(self, view: View) -> Pause:
+        """After a round in which nothing more could start: when to be asked again.
+
+        Only what fits can start.  A rule may change its mind while time goes on, and who builds on a list scheduler
+        may do more than start what fits: these are asked at any change.
+        """
+        if self._pause is None:
+            plain = self.placement is None and not self.drop_expired and not view.items
+            plain = plain and type(self).schedule is ListScheduler.schedule
+            self._pause = WAIT_FOR_FIT if plain else WAIT_FOR_CHANGE
+        return self._pause
 
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start from the head on until one does not fit: returns that task, or None when nobody is left to try.
@@ -242,7 +257,7 @@ class ListScheduler(Scheduler):
             elif self.placement is not None:
                 yield from self._others(queue, task, view)
         # What is blocked needs a release, but a newcomer with other demands may fit at once.
-        yield WAIT_FOR_CHANGE
+        yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
         """The rule declined a task that would fit: it may judge others of the shape otherwise.
@@ -258,4 +273,3 @@ class ListScheduler(Scheduler):
 
     def place(self, task: Task, view: View) -> Placement | None:
         return view.fit(task) if self.placement is None else self.placement(task, view)
-

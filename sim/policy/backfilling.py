@@ -1,0 +1,254 @@
+"""Backfilling: first come, first served, where tasks behind a head that does not fit may pass it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from sim.model.cluster import Partition
+from sim.model.plan import Placement
+from sim.model.tasks import WAITING, Task
+from sim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
+from sim.policy.lists import ListScheduler
+from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+
+Demand = Any
+"""A shape, and where admission ties tasks to some of its modes these besides."""
+
+
+def demand_of(task: Task) -> Demand:
+    return task.shape if task.allowed is None else (task.shape, task.allowed)
+
+
+def by_arrival(task: Task) -> tuple[float, int]:
+    return task.arrival, task.index
+
+
+def fits_nowhere(task: Task, view: View) -> bool:
+    return not any(view.fits(task.modes[position]) for position in task.modes_by_speed())
+
+
+def demand_fits_nowhere(demand: Demand, view: View) -> bool:
+    """The same of all tasks with a demand."""
+    shape, allowed = demand if isinstance(demand, tuple) else (demand, None)
+    modes = [shape.modes[position] for position in allowed] if allowed else shape.modes
+    return not any(map(view.fits, modes))
+
+
+class Window:
+    """The first waiting tasks in order of arrival, at most `size` of each partition (None: all); the others queue
+    behind.  Those bound to none count as one partition."""
+
+    def __init__(self, size: int | None):
+        self.size = math.inf if size is None else size
+        self.tasks: list[Task] = []
+        self.demands: dict[Demand, int] = {}
+        """How many tasks of the window have each demand."""
+        self.changed = 0
+        """From this position on tasks have been put in since it was last set."""
+        self._count: dict[Partition | None, int] = {}
+        """Tasks of the window by partition."""
+        self._behind: dict[Partition | None, TaskQueue] = {}
+
+    def push(self, task: Task) -> None:
+        partition = task.shape.modes[0].partition
+        if self._count.get(partition, 0) >= self.size:
+            last = next(other for other in reversed(self.tasks) if partition_of(other) is partition)
+            if by_arrival(task) > by_arrival(last):
+                self._behind.setdefault(partition, TaskQueue()).push(task.arrival, task)
+                return
+        self._put_in(task, partition)
+
+    def _put_in(self, task: Task, partition: Partition | None) -> None:
+        tasks = self.tasks
+        if not tasks or task.arrival > tasks[-1].arrival or by_arrival(task) > by_arrival(tasks[-1]):
+            tasks.append(task)
+        else:  # it was stopped, or deferred, or had queued behind others of its partition: it may stand before others
+            insort(tasks, task, key=by_arrival)
+            self.changed = min(self.changed, bisect_left(tasks, by_arrival(task), key=by_arrival))
+        demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+        demands, count = self.demands, self._count
+        demands[demand] = demands[demand] + 1 if demand in demands else 1
+        count[partition] = count[partition] + 1 if partition in count else 1
+
+    def take(self, position: int) -> Task:
+        """Take a task out; the next of its partition from behind comes in, further back."""
+        task = self.tasks.pop(position)
+        partition = task.shape.modes[0].partition
+        demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+        if self.demands[demand] > 1:
+            self.demands[demand] -= 1
+        else:
+            del self.demands[demand]
+        self._count[partition] -= 1
+        if partition in self._behind:
+            behind = self._behind[partition]
+            following = behind.head()
+            if following is not None:
+                behind.pop()
+                self._put_in(following, partition)
+        return task
+
+    def discard(self, task: Task) -> None:
+        """A task has gone, from the window or from behind."""
+        if task in self.tasks:
+            position = self.tasks.index(task)
+            self.take(position)
+            self.changed = min(self.changed, position)
+
+
+class Backfilling(ListScheduler):
+    """First come, first served with a window of `depth` tasks behind the head that may pass it.
+
+    Where the cluster has partitions, `depth` of each.  A subclass says in `backfill` which of the tasks that fit
+    (`fitting`) may start, given when the heads could (`reservation`).
+    Cost: a round looks only at tasks whose demands may fit since something last came free, and at each of them once
+    until then; what fits nowhere causes no round when it arrives.
+    """
+
+    def __init__(self, placement: PlacementRule | None, depth: int | None):
+        super().__init__(placement=placement)
+        self.window = Window(None if depth is None else depth + 1)
+        self._stuck: tuple[Task, int] | None = None
+        """A head behind which no other can be, and `View.releases` when it fitted nowhere."""
+        self._heads: list[Task] = []
+        self._releases = -1
+        self._full: dict[Demand, None] = {}
+        """Demands that fit nowhere since the last release."""
+        self._shadows: dict[int, Shadow] = {}
+        """By row: when heads could start, as found in this round."""
+        self._due: dict[int, float] = {}
+        """By row: the times of these, as found last."""
+        self._soonest = math.inf
+        """The least of these: after it a running task has overrun, and more may be free next to the head."""
+
+    def ready(self, task: Task) -> None:
+        self.window.push(task)
+
+    def gone(self, task: Task) -> None:
+        self.window.discard(task)
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        """A task is about to start in its turn."""
+
+    def backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
+        """Start what may pass the heads."""
+        return iter(())
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        heads = self._same_head(view) or (yield from self.start_heads(view))
+        if not heads:
+            yield WAIT_FOR_READY
+            return
+        yield from self.backfill(heads, view)
+        yield self._until_something_fits(view)  # a newcomer may pass
+
+    def _until_something_fits(self, view: View) -> Pause:
+        pause = self._pause or super()._until_something_fits(view)
+        if pause is WAIT_FOR_FIT and self._soonest < math.inf:
+            return Pause("fit", math.inf, (), self._soonest)
+        return pause
+
+    def _same_head(self, view: View) -> list[Task] | None:
+        """The head, if it is the one of the last round and nothing has come free since."""
+        tasks = self.window.tasks
+        if self._stuck is not None and tasks and self._stuck == (tasks[0], view.releases):
+            return [tasks[0]]
+        self._stuck = None
+        return None
+
+    def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
+        """Start in order until a task, the head, does not fit; behind it only those that may use none of the nodes
+        of its partition, until one of these does not fit.  Returns the heads, whose partitions share no nodes."""
+        window, rule = self.window, self.placement
+        tasks = window.tasks
+        heads: list[Task] = []
+        closed = position = 0
+        while position < len(tasks) and closed != EVERYWHERE:
+            task = tasks[position]
+            nodes = nodes_of(task)
+            placement = None if nodes & closed else view.fit(task) if rule is None else rule(task, view)
+            if placement is not None:
+                window.take(position)
+                window.changed = 0
+                self.starting(task, placement, view)
+                yield Start(task, placement)
+                continue
+            if not nodes & closed:
+                heads.append(task)
+                closed |= nodes
+            position += 1
+        # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
+        if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:
+            self._stuck = heads[0], view.releases
+        return heads
+
+    def _look_anew(self, heads: list[Task], view: View) -> None:
+        """Who has to be looked at in this round: those behind `window.changed`, with demands that are not `_full`."""
+        window = self.window
+        self._shadows.clear()
+        if view.releases != self._releases or heads != self._heads:
+            self._releases, self._heads = view.releases, heads
+            window.changed = 0
+            self._due.clear()
+            self._soonest = math.inf
+            self._full.clear()
+            if self._stuck is not None:
+                self._full[demand_of(heads[0])] = None
+        elif view.now > self._soonest:
+            window.changed = 0
+
+    def fitting(self, heads: list[Task], view: View) -> Iterator[tuple[Task, Placement]]:
+        """The tasks behind the heads that could start now, in order, each with the place that it would take.
+
+        Start a task before asking for the next, or leave it: then it comes again once something has come free.
+        """
+        self._look_anew(heads, view)
+        window, full, rule = self.window, self._full, self.placement
+        tasks, demands = window.tasks, window.demands
+        plain = rule is None and not view.items  # where `fit` finds no place there is none
+        position = window.changed or 1
+        hopeless = demands.keys() <= full.keys()
+        while position < len(tasks) and not hopeless:
+            task = tasks[position]
+            demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+            if demand in full or task in heads:
+                position += 1
+                continue
+            placement = view.fit(task) if rule is None else rule(task, view)
+            if placement is not None:
+                yield task, placement
+                if task.state != WAITING:
+                    window.take(position)
+                    continue
+            elif plain or fits_nowhere(task, view):
+                full[demand] = None
+                hopeless = demands.keys() <= full.keys()
+            position += 1
+        window.changed = len(tasks)  # those behind were not tried yet
+
+    def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
+        """When and where the heads that can use one of the task's nodes could start; in one round the same shadows,
+        which count on what they let pass."""
+        found = []
+        for head in heads if len(heads) == 1 else [head for head in heads if nodes_of(head) & nodes_of(task)]:
+            if head.index not in self._shadows:
+                shadow = self._shadows[head.index] = view.earliest_fit(head)
+                self._due[head.index] = shadow.time
+                self._soonest = min(self._due.values())
+            found.append(self._shadows[head.index])
+        return found
+
+    def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
+        """Without a placement rule: places off the nodes where the heads are to start, the first of each node."""
+        if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
+            return
+        reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            for node in view.nodes_fitting(mode):
+                placement = None if node in reserved else view.on_node(mode, node, task)
+                if placement is not None:
+                    yield placement
