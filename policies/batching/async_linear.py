@@ -109,7 +109,7 @@ class AsyncLinear(Batching):
         left = self._until_upload(end - view.now, waiting)
         if left <= self.upload.slope or view.now + left <= view.now:
             return self._launch(waiting, queue, view, most)
-        return Linger(view.now + self._look_again(left), math.ceil(min(self.full, most)))
+        return Linger(view.now + self._look_again(left), math.ceil(min(self.full, most)), released=True)
 
     # When -----------------------------------------------------------------------------------------------------
 

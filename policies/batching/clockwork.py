@@ -65,7 +65,7 @@ class Clockwork(Batching):
             return Discard(hopeless, "too late") if hopeless else Linger()  # elsewhere they may make it
         wanted = ahead.compute - ahead.loading - queue.stages(size, placement).upload - self.ahead
         if wanted > view.now:
-            return Linger(wanted)
+            return Linger(wanted, released=True)
         if not late:
             return Take(size)
         hopeless = min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))

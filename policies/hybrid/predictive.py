@@ -217,7 +217,7 @@ class Predictive(Scheduler):
         self._see(view)
         # Finishes count for what is busy and what may sleep, so they are not slept through.
         until = min(wait.until, self._next)
-        yield Pause("release", until, wait.arrivals) if wait.on == "release" else Pause("change", until, wait.arrivals)
+        yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
         """The inner scheduler's decisions, but for its Wait."""

@@ -117,6 +117,7 @@ class Arrivals(State):
             return
         queue.push(task)
         if queue.wanted and (len(queue) >= queue.wanted or queue.over):
+            queue.ring()
             self.clock.round_due = True
 
     def _answer(self, task: Task, queue: Any) -> None:

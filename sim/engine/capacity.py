@@ -19,6 +19,8 @@ class Capacity(Fitting):
 
     def __init__(self, cluster: Cluster):
         super().__init__(cluster)
+        self.moved: list[GpuState] | None = None
+        """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
         """How often something has come free."""
         self.undisturbed = True
@@ -92,6 +94,8 @@ class Capacity(Fitting):
                 node.cpu_free -= mode.cpus
                 node.mem_free -= mode.memory
             state.free = free = state.free - mode.share
+            if self.moved is not None:
+                self.moved.append(state)
             if free < WHOLE:
                 kind = state.kind
                 available = node.open[kind] = node.open[kind] & ~state.bit
@@ -139,6 +143,8 @@ class Capacity(Fitting):
             return -1
         for state in states:
             state.free = 0
+        if self.moved is not None:
+            self.moved += states
         node.cpu_free -= mode.cpus
         node.mem_free -= mode.memory
         kind = states[0].kind
@@ -173,6 +179,8 @@ class Capacity(Fitting):
             node.cpu_free += mode.cpus
             node.mem_free += mode.memory
         state.free = free = state.free + mode.share
+        if self.moved is not None:
+            self.moved.append(state)
         if free >= WHOLE and state.up and not state.asleep:
             kind = state.kind
             if not node.open[kind] and node.up:
@@ -209,6 +217,8 @@ class Capacity(Fitting):
                 self._take_slice(gpu, mode.share, launch)
             gpu.free -= mode.share
             gpu.room -= mode.gpu_memory
+            if self.moved is not None:
+                self.moved.append(gpu)
             if gpu.free < WHOLE:
                 gpu.node.open[gpu.kind] &= ~gpu.bit
         for node, cpus, memory in self._host_parts(mode, devices):
@@ -232,6 +242,8 @@ class Capacity(Fitting):
                 gpu.slices.pop(launch, None)
             gpu.free = free = gpu.free + mode.share
             gpu.room += mode.gpu_memory
+            if self.moved is not None:
+                self.moved.append(gpu)
             if free >= WHOLE and gpu.up and not gpu.asleep:
                 gpu.node.open[gpu.kind] |= gpu.bit
         for node, cpus, memory in self._host_parts(mode, devices):
@@ -278,8 +290,12 @@ class Capacity(Fitting):
         self.releases += 1
         self.undisturbed = self.undisturbed and state.up and not state.asleep
         if isinstance(state, NodeState):
+            if self.moved is not None:
+                self.moved += state.gpus
             self._note(state)
             return
+        if self.moved is not None:
+            self.moved.append(state)
         if state.open:
             state.node.open[state.kind] |= state.bit
         else:

@@ -58,6 +58,7 @@ class Endings(State):
             return
         requests = terms.requests
         queue = requests.queue
+        queue.ring(True)
         if self._listens[queue.number]:
             self.call(self.input.batching[queue.number].ended, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
@@ -199,10 +200,9 @@ class Endings(State):
             self.requests_left -= 1
         if waited:
             self._dequeue(queue, task)
+            queue.ring()
         elif task._history is None:
             queue.never()
-            if queue.wanted and queue.over:
-                self.clock.round_due = True
 
 
 def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:

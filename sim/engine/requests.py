@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +39,10 @@ LEAST_FACTOR = 0.1
 class _Queue:
     """What both kinds have in common: who it is for, noise, the wish to be woken."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
+    def __init__(
+        self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,
+        bell: dict[Any, bool],
+    ):  # fmt: skip
         self.number = number
         self.service = service
         self.table = tasks
@@ -48,9 +51,19 @@ class _Queue:
         self.total = len(service.rows)
         self.wanted = 0
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
+        self.bell = bell
+        """Queues about which their policies may have to be asked again, of all services."""
         self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
         self._factors: list[list[float]] = []
+
+    def ring(self, again: bool = False) -> None:
+        """Something has happened here: as many requests wait as were wanted, or (`again`) a batch has ended."""
+        self.bell[self] = again or self.bell.get(self, False)
+
+    def want(self, count: int) -> None:
+        """Ring, and have the policy asked, when so many wait or the last of the stream has come; 0: do not."""
+        self.wanted = count
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Stage times of a batch of so many requests, as far as estimates tell."""
@@ -90,8 +103,11 @@ class _Queue:
 class Sliced(_Queue):
     """The sorted column of arrivals, where the head is, and the requests that came back."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
-        super().__init__(number, service, tasks, clock, random, links)
+    def __init__(
+        self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,
+        bell: dict[Any, bool],
+    ):  # fmt: skip
+        super().__init__(number, service, tasks, clock, random, links, bell)
         rows = service.rows
         all_of_them = len(rows) == len(tasks.arrival)
         times = np.ascontiguousarray(tasks.arrival if all_of_them else tasks.arrival[rows])
@@ -181,6 +197,11 @@ class Sliced(_Queue):
         """The oldest request."""
         return self.back[0] if self.back else self._object(int(self.service.rows[self.head_at]))
 
+    @property
+    def oldest(self) -> float:
+        """When the oldest request arrived at the front end."""
+        return self.back[0].arrival if self.back else float(self.table.arrival[self.service.rows[self.head_at]])
+
     # The engine's side ----------------------------------------------------------------------------------------
 
     def _object(self, row: int) -> Task:
@@ -243,6 +264,7 @@ class Sliced(_Queue):
 
     def push(self, task: Task) -> None:
         """A request waits again."""
+        self.ring(True)
         insort(self.back, task, key=lambda other: other.index)
 
     def never(self) -> None:
@@ -250,6 +272,7 @@ class Sliced(_Queue):
 
     def remove(self, task: Task) -> list[Task]:
         """A request has been taken or has gone; those before it that have objects of their own from now on."""
+        self.ring()
         if task in self.back:
             self.back.remove(task)
             return []
@@ -262,10 +285,14 @@ class Sliced(_Queue):
         return passed
 
     def _enough(self, _: Timer) -> None:
+        self.ring()
         self.clock.round_due = True
 
-    def wake_at(self, count: int) -> None:
-        """Fire the timer when so many wait, or the last has come."""
+    def want(self, count: int) -> None:
+        self.wanted = count
+        if not count:
+            self.clock.cancel(self.timer)
+            return
         index = min(self.head_at + count, self.total) - 1
         if index >= 0:
             time = float(self.times[index])
@@ -279,8 +306,11 @@ class Sliced(_Queue):
 class Taskwise(_Queue):
     """Requests as objects, in order of arrival."""
 
-    def __init__(self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links):
-        super().__init__(number, service, tasks, clock, random, links)
+    def __init__(
+        self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,
+        bell: dict[Any, bool],
+    ):  # fmt: skip
+        super().__init__(number, service, tasks, clock, random, links, bell)
         if service.cache is not None:
             self.cache = cache_of(service.cache.evict, service.cache.size)
         self._waiting: list[Task] = []
@@ -308,6 +338,7 @@ class Taskwise(_Queue):
             self.joined.append(self.clock._now)
         if len(waiting) > self._head and task.index < waiting[-1].index:
             self._tidy()
+            self.ring()
             insort(self._waiting, task, key=lambda other: other.index)
         else:
             waiting.append(task)
@@ -315,6 +346,9 @@ class Taskwise(_Queue):
     def never(self) -> None:
         """A request that had been to come was refused before it could wait."""
         self.to_come -= 1
+        if self.wanted and self.over:
+            self.ring()
+            self.clock.round_due = True
 
     def remove(self, task: Task) -> list[Task]:
         """A request has been taken or has gone."""
@@ -379,12 +413,17 @@ class Taskwise(_Queue):
     def head(self) -> Task:
         return self._at(0)
 
+    @property
+    def oldest(self) -> float:
+        return self._at(0).arrival
+
 
 def make_queues(simulation: Simulation, sliced: bool) -> list[Sliced | Taskwise]:
     """A queue for each service of the run."""
     run = simulation.input
     kind = Sliced if sliced else Taskwise
+    bell: dict[Any, bool] = {}
     return [
-        kind(number, service, run.tasks, simulation.clock, run.random, simulation.links)
+        kind(number, service, run.tasks, simulation.clock, run.random, simulation.links, bell)
         for number, service in enumerate(run.services)
     ]

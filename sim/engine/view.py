@@ -14,6 +14,7 @@ from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
+from sim.engine.offers import Offers
 from sim.engine.pool import PoolEnds
 from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
@@ -116,6 +117,11 @@ class EngineView:
         """When accelerators will be free, wherever they are; only where the run is steady."""
         return PoolEnds(self)
 
+    @cached_property
+    def offers(self) -> Offers:
+        """What services are offered, for the dispatcher."""
+        return Offers(self._capacity)
+
     # Where does it fit? -------------------------------------------------------------------------------------
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
@@ -163,7 +169,7 @@ class EngineView:
         return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
 
     def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
-        """See the contract.  Cost: O(1) where there is one such device, else linear in those on which it fits."""
+        """See the contract.  Cost: O(1) for whole devices, else linear in those on which it fits."""
         only = self._only.get(mode)
         if only is None:
             only = self._only[mode] = self._only_place(mode)
@@ -178,19 +184,9 @@ class EngineView:
         if task is not None and self._with_items:
             there = {option: option.devices[0] for option in self.options(task, mode)}
             return min(there, key=lambda p: (self.load(there[p]), self.missing_bytes(task, there[p])), default=None)
-        best, most = None, 0
-        for number in self._capacity.nodes_in(self._capacity.mask(mode)):
-            gpu = self._capacity.best_gpu(mode, self._capacity.nodes[number])
-            if gpu is not None and gpu.free > most:
-                best, most = gpu, gpu.free
-                if most == mode.type.streams * WHOLE:
-                    break
-        if best is None:
-            return None
-        placement = best.placements.get(mode)
-        if placement is None:
-            placement = best.placements[mode] = Placement(mode, (best.device,))
-        return placement
+        offers = self.offers
+        offer = offers.of(mode) if offers.serves(mode) else offers.by_looking(mode)
+        return None if offer is None else offer[0]
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
         """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""

@@ -1,7 +1,8 @@
 """Batching: how many of a service's waiting requests are launched now; and who asks for which device.
 
 A batching policy is asked for one service and one device with room for a launch, whenever its last answer may no
-longer hold: a launch ended anywhere, its own `until` has come, or as many requests wait as it asked to be told of.
+longer hold: a batch of its own has ended, its `until` has come, as many requests wait as it asked to be told of, or,
+where that is what it waits for, something has come free.  It may be asked more often.
 It never sees the future: arrivals, deadlines and estimates only of requests that are here.
 """
 
@@ -61,6 +62,9 @@ class RequestQueue(Protocol):
     """The waiting requests of a service, in order of arrival; position 0 is the oldest."""
 
     service: Service
+    wanted: int
+    bell: dict[Any, bool]
+    """Of all services: queues to which something has happened, and whether their policies must be asked again."""
 
     def __len__(self) -> int:
         """How many wait now."""
@@ -109,6 +113,15 @@ class RequestQueue(Protocol):
         """The oldest request, for orders among services."""
         ...
 
+    @property
+    def oldest(self) -> float:
+        """When it arrived at the front end."""
+        ...
+
+    def want(self, count: int) -> None:
+        """Have the policy asked when so many wait, or the last of the stream has come; 0: do not."""
+        ...
+
 
 class Take:
     """Launch the oldest `count` requests, or these, as one batch; `size`: as if they were so many (padding)."""
@@ -135,13 +148,18 @@ class Discard:
 
 
 class Linger:
-    """Not now: ask again at `until`, when `count` requests wait, or (always) when a launch has ended."""
+    """Not now: ask again at `until`, when `count` requests wait, or when a batch of the service has ended.
 
-    __slots__ = ("until", "count")
+    released: also when anything has come free, so that another device may be offered; unless given, that is what is
+    waited for where neither a time nor a count is named.
+    """
 
-    def __init__(self, until: float = math.inf, count: int | None = None):
+    __slots__ = ("until", "count", "released")
+
+    def __init__(self, until: float = math.inf, count: int | None = None, released: bool | None = None):
         self.until = until
         self.count = count
+        self.released = (until == math.inf and count is None) if released is None else released
 
 
 class Batching:
@@ -179,13 +197,14 @@ class Batching:
 class Counter:
     """A service as the dispatcher sees it: its queue, its policy, and what the policy answered last."""
 
-    __slots__ = ("queue", "batching", "until", "count", "releases", "ended", "asked")
+    __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
     def __init__(self, queue: RequestQueue, batching: Batching):
         self.queue = queue
         self.batching = batching
         self.until = math.inf
         self.count: int | None = 1
+        self.released = True
         self.releases = -1
         self.ended = False
         self.asked = False
@@ -208,12 +227,17 @@ class Dispatcher:
     """Gives devices to services, for schedulers that order them by their oldest request.
 
     A service that may start is offered the device of its fastest mode with the fewest launches in flight.
-    Cost: O(services) a round, and O(devices) a batch where there are several.
+    Cost: O(services) a round, and O(devices) a batch where there are several; O(log) where an index can be kept
+    (`sim.policy.dispatch`).
     """
 
-    def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter]):
+    def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
+        """`by_arrival`: is the order that of arrivals?"""
         self.order = order
         self.counters = list(counters)
+        self.by_arrival = by_arrival
+        self._index: Any = None
+        """Of many services; False if none can be kept."""
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
         """Decisions of this round; the Wait at the end is for the scheduler to yield."""
@@ -222,17 +246,24 @@ class Dispatcher:
             if counter.due(view.now, view.releases):
                 while (yield from self._step(counter, view)):
                     pass
-            wanted = [] if counter.count is None else [(counter.queue, counter.count)]
-            return Pause("release", counter.until, wanted)
+            counter.queue.want(counter.count or 0)
+            return Pause("release", counter.until)
+        if self._index is None:
+            from sim.policy.dispatch import Index  # which is made of what is here
+
+            order = None if self.by_arrival else self.order
+            self._index = Index.serves(self.counters, view) and Index(order, self.counters)
+        if self._index:
+            return (yield from self._index.schedule(view))
         releases = view.releases
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
             counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
             if not (yield from self._step(counter, view)):
                 due.remove(counter)
-        until = min(counter.until for counter in self.counters)
-        wanted = [(counter.queue, counter.count) for counter in self.counters if counter.count is not None]
-        return Pause("release", until, wanted)
+        for counter in self.counters:
+            counter.queue.want(counter.count or 0)
+        return Pause("release", min(counter.until for counter in self.counters))
 
     def _most_urgent(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:
@@ -260,18 +291,7 @@ class Dispatcher:
         placement = self.place(counter, view)
         if placement is None:
             return False
-        answer = counter.batching.next_batch(queue, placement, view)
-        if isinstance(answer, Take):
-            yield Start(_which(queue, answer.which, answer.size), placement)
-            return True
-        if isinstance(answer, Discard):
-            yield Reject(_which(queue, answer.which), answer.reason, answer.expired)
-            return True
-        if not isinstance(answer, Linger):
-            name = type(counter.batching).__name__
-            raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Linger is expected")
-        counter.until, counter.count = answer.until, answer.count
-        return False
+        return (yield from ask(counter, placement, view))
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:
@@ -292,6 +312,23 @@ class Dispatcher:
             if placement is not None:
                 return placement
         return None
+
+
+def ask(counter: Counter, placement: Placement, view: View) -> Generator[Decision, None, bool]:
+    """Ask the service's policy about a device; True if it may go on at once."""
+    queue = counter.queue
+    answer = counter.batching.next_batch(queue, placement, view)
+    if isinstance(answer, Take):
+        yield Start(_which(queue, answer.which, answer.size), placement)
+        return True
+    if isinstance(answer, Discard):
+        yield Reject(_which(queue, answer.which), answer.reason, answer.expired)
+        return True
+    if not isinstance(answer, Linger):
+        name = type(counter.batching).__name__
+        raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Linger is expected")
+    counter.until, counter.count, counter.released = answer.until, answer.count, answer.released
+    return False
 
 
 def _which(queue: RequestQueue, which: int | Sequence[Task], size: int | None = None) -> Requests:

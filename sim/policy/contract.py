@@ -152,7 +152,6 @@ class Wait(_Shown):
     __slots__ = ("until",)
 
     on: str = "change"
-    arrivals: Sequence[tuple[Any, int]] = ()
     certain: float = -math.inf
 
     def __init__(self, until: float = math.inf):
@@ -165,21 +164,18 @@ class Pause(Wait):
     on="change": at any change; "fit": a task that becomes ready counts only if it fits somewhere (what fits nowhere
     cannot start), up to the time `certain`; "release": only when capacity comes free (arrivals alone cannot help);
     "ready": only when a task becomes ready (nothing waits, so a release cannot help).
-    arrivals: also as soon as so many requests wait in a service's queue, or the last of its stream has come.
     """
 
-    __slots__ = ("on", "arrivals", "certain")
+    __slots__ = ("on", "certain")
 
     def __init__(
         self,
         on: Literal["change", "fit", "release", "ready"],
         until: float = math.inf,
-        arrivals: Sequence[tuple[Any, int]] = (),
         certain: float = math.inf,
     ):
         self.until = until
         self.on = on
-        self.arrivals = arrivals
         self.certain = certain
 
 

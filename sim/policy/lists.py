@@ -87,7 +87,7 @@ class ListScheduler(Scheduler):
         self._pause: Pause | None = None
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.dispatcher = Dispatcher(self.order, counters)
+        self.dispatcher = Dispatcher(self.order, counters, self.order is arrival_order)
         self._alone = alone
 
     def ready(self, task: Task) -> None:

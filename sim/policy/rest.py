@@ -130,9 +130,7 @@ class Progress:
             for row in waiting:
                 del known[row]
 
-    def _occupy(
-        self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View
-    ) -> None:
+    def _occupy(self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View) -> None:
         """Until when running tasks hold their lanes."""
         cores: dict[Device, list[float]] = {}
         for row, task in running.items():

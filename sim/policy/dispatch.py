@@ -1,0 +1,238 @@
+"""Many services on like devices: only those are asked whose answer may be another one.
+
+A service whose policy lingers has answered for the device that it was offered, in the state in which that was.  While
+the offer is the same, and nothing has happened to its own queue, the answer holds; so a batch costs a question or
+two, however many services there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from sim.model.tasks import Mode, Task
+from sim.policy.batching import Batching, Counter, ask
+from sim.policy.contract import Decision, Pause, View
+
+IDLE, FRESH, HELD, ASKED, LINGERS = range(5)
+"""Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is `Line.passed`; it has
+answered since, for another offer, and is asked again when something has come free; it waits for a time or for requests,
+whatever is offered."""
+
+
+EMPTY = (-1, 0)
+"""The offer of any device on which nothing runs: one is as good as the other."""
+
+
+class Entry(NamedTuple):
+    """A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
+
+    key: Any
+    number: int
+    version: int
+
+
+class Line:
+    """Services whose batches need the same, so that they are offered the same device."""
+
+    __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
+
+    def __init__(self, mode: Mode):
+        self.mode = mode
+        self.heaps: dict[int, list[Entry]] = {FRESH: [], HELD: []}
+        self.asked: list[tuple[int, Any]] = []
+        """Numbers of those that were ASKED, and about what."""
+        self.passed: Any = None
+        """The offer for which those that are HELD have answered."""
+        self.released = True
+        """Has something come free since all have answered?"""
+        self.idle: list[int] = []
+        """Of services without a request, whose next arrival matters only when there is room."""
+
+
+class Index:
+    """Gives devices to services in the order of their oldest requests.
+
+    For services with one mode each, on whole devices, without data, whose policies leave the order to the scheduler.
+    Cost: O(log services) a batch.
+    """
+
+    def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
+        """`order`: None for that of arrivals."""
+        self.order = order
+        self.counters = counters
+        self.bell: dict[Any, bool] = counters[0].queue.bell
+        self._number = {counter.queue: number for number, counter in enumerate(counters)}
+        self._state = [IDLE] * len(counters)
+        self._version = [0] * len(counters)
+        lines: dict[Any, Line] = {}
+        self._line: list[Line] = []
+        for number, counter in enumerate(counters):
+            mode = counter.queue.service.shape.modes[0]
+            demand = mode.type, mode.share, mode.cpus, mode.memory, mode.gpu_memory, mode.partition
+            line = lines.setdefault(demand, Line(mode))
+            line.idle.append(number)
+            counter.count = None
+            self._line.append(line)
+        self._lines = list(lines.values())
+        self._untils: list[tuple[float, int]] = []
+        self._timed: dict[int, None] = {}
+        """Services that have named a time and are to be asked before if something comes free."""
+        self._releases = -1
+
+    @staticmethod
+    def serves(counters: Sequence[Counter], view: View) -> bool:
+        """Are these services for which an index can be kept?"""
+        offers = getattr(view, "offers", None)
+        if offers is None or view.items:
+            return False
+        modes = [counter.queue.service.shape.modes for counter in counters]
+        if any(type(counter.batching).urgency is not Batching.urgency for counter in counters):
+            return False
+        return all(len(own) == 1 and offers.serves(own[0]) for own in modes)
+
+    def schedule(self, view: View) -> Generator[Decision, None, Pause]:
+        """Decisions of this round; the Pause at the end is for the scheduler to yield."""
+        self._hear(view)
+        offers: Any = view.offers  # type: ignore[attr-defined]
+        while True:
+            best: tuple[Entry, Line, Any] | None = None
+            for line in self._lines:
+                found = offers.of(line.mode)
+                if found is None:
+                    continue
+                if line.idle:
+                    self._arm(line)
+                entry = self._next(line, found[1])
+                if entry is not None and (best is None or entry < best[0]):
+                    best = entry, line, found[1]
+            if best is None:
+                return Pause("release", self._until())
+            entry, line, offer = best
+            counter = self.counters[entry.number]
+            placement, _ = offers.of(counter.queue.service.shape.modes[0])
+            counter.ended = counter.queue.over
+            counter.until, counter.count = math.inf, None
+            if (yield from ask(counter, placement, view)):
+                self._look(entry.number)
+            else:
+                self._linger(entry.number, line, offer)
+
+    # What has happened ----------------------------------------------------------------------------------------
+
+    def _hear(self, view: View) -> None:
+        """Take note of what has happened to queues, of those whose time has come, and of what has come free."""
+        for queue, again in self.bell.items():
+            number = self._number[queue]
+            counter, waiting = self.counters[number], len(queue)
+            wanted = counter.count is not None and waiting >= counter.count
+            state = self._state[number]
+            if not waiting or again or wanted or state < HELD or (not counter.ended and queue.over):
+                self._look(number)
+            elif state == HELD:
+                self._enter(number, HELD)  # its oldest request may be another one
+        self.bell.clear()
+        if self._releases != view.releases:
+            self._releases = view.releases
+            for number in list(self._timed):
+                self._look(number)
+            for line in self._lines:
+                line.released = True
+                for number, _ in line.asked:
+                    if self._state[number] == ASKED:
+                        self._enter(number, FRESH)
+                line.asked.clear()
+        untils = self._untils
+        while untils and untils[0][0] <= view.now:
+            until, number = heappop(untils)
+            if self.counters[number].until == until:
+                self._look(number)
+
+    def _look(self, number: int) -> None:
+        """A service is to be asked as soon as there is room, if anything waits there."""
+        counter = self.counters[number]
+        if counter.until < math.inf:
+            self._timed.pop(number, None)
+            counter.until = math.inf
+        counter.count = None
+        if counter.queue.wanted:
+            counter.queue.want(0)
+        if len(counter.queue):
+            self._enter(number, FRESH)
+            return
+        if self._state[number] != IDLE or number not in self._line[number].idle:
+            self._line[number].idle.append(number)
+        self._state[number] = IDLE
+        self._version[number] += 1
+
+    def _enter(self, number: int, state: int) -> None:
+        queue = self.counters[number].queue
+        self._state[number] = state
+        self._version[number] += 1
+        key = queue.oldest if self.order is None else self.order(queue.head)
+        heappush(self._line[number].heaps[state], Entry(key, number, self._version[number]))
+
+    def _arm(self, line: Line) -> None:
+        """There is room: the next request of those that have none is to be told of."""
+        idle, line.idle = line.idle, []
+        for number in idle:
+            if self._state[number] == IDLE:
+                counter = self.counters[number]
+                if len(counter.queue):
+                    self._enter(number, FRESH)
+                else:
+                    counter.count = 1
+                    counter.queue.want(1)
+
+    def _linger(self, number: int, line: Line, offer: Any) -> None:
+        """Its policy has answered: not now."""
+        counter = self.counters[number]
+        counter.queue.want(counter.count or 0)
+        if counter.until < math.inf:
+            heappush(self._untils, (counter.until, number))
+            if counter.released:
+                self._timed[number] = None
+        if counter.count is not None and len(counter.queue) >= counter.count:
+            self.bell.setdefault(counter.queue, False)
+        self._state[number] = ASKED if counter.released else LINGERS
+        self._version[number] += 1
+        if counter.released:
+            line.asked.append((number, offer))
+
+    def _until(self) -> float:
+        """The next time that a policy has named."""
+        untils = self._untils
+        while untils and self.counters[untils[0][1]].until != untils[0][0]:
+            heappop(untils)
+        return untils[0][0] if untils else math.inf
+
+    # Who is next ----------------------------------------------------------------------------------------------
+
+    def _next(self, line: Line, offer: Any) -> Entry | None:
+        """The service of a line to be asked about an offer; None if all have answered."""
+        fresh = self._head(line.heaps[FRESH])
+        again = line.released and offer != line.passed
+        held = self._head(line.heaps[HELD]) if again else None
+        if fresh is None and held is None:
+            if again:
+                line.passed = offer
+            line.released = False
+            if line.asked:
+                line.asked = [one for one in line.asked if not self._settled(line, *one)]
+            return None
+        if held is None or (fresh is not None and fresh < held):
+            return fresh
+        return held
+
+    def _settled(self, line: Line, number: int, offer: Any) -> bool:
+        """Does the answer hold as long as that of the others?"""
+        if self._state[number] == ASKED and offer == line.passed:
+            self._enter(number, HELD)
+        return self._state[number] != ASKED
+
+    def _head(self, heap: list[Entry]) -> Entry | None:
+        while heap and self._version[heap[0].number] != heap[0].version:
+            heappop(heap)
+        return heap[0] if heap else None
