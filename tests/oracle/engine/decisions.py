@@ -317,8 +317,6 @@ class Decisions(State):
         if self.capacity.budgets and self.waiting:
             self._wake_on = "change"  # whom a limit of his partition keeps waits, even where a policy sees nobody
         until = decision.until
-        if self.queues:
-            self._await_requests(decision.arrivals)
         if until == math.inf:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
@@ -329,19 +327,6 @@ class Decisions(State):
         # A run with a horizon lasts until then, and devices take power: whoever puts them to sleep is heard as well.
         if here or self.sources.to_come or self.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)
-
-    def _await_requests(self, arrivals: Any) -> None:
-        """Wake the policy when so many requests wait in each of these queues, or the last has come."""
-        for queue in self.queues:
-            queue.wanted = 0
-        for queue, count in arrivals:
-            queue.wanted = count
-        for queue in self.queues:
-            if isinstance(queue, Sliced):
-                if queue.wanted:
-                    queue.wake_at(queue.wanted)
-                else:
-                    self.clock.cancel(queue.timer)
 
     _handlers: dict[type, Any] = {
         Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,

@@ -48,11 +48,21 @@ class _Queue:
         self.clock = clock
         self.stages = alone
         self.total = len(service.rows)
+        self.bell: dict = {}
         self.wanted = 0
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
         self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
         self._factors: list[list[float]] = []
+
+    def want(self, count: int) -> None:
+        """As the engine's queues since then: what `Wait.arrivals` asked for."""
+        self.wanted = count
+        if hasattr(self, "wake_at"):
+            if count:
+                self.wake_at(count)
+            else:
+                self.clock.cancel(self.timer)
 
     def factors(self) -> Sequence[float]:
         """Factors of the upload, compute and download of the next batch."""
