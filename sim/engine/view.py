@@ -548,47 +548,62 @@ class EngineView:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
-        counted = all(map(capacity.countable, modes))
-        tallies: dict[int, Tally] = {}
-        sketches: dict[int, NodeState] = {}
+        counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
+        counting = all(counted.values())
+        wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None
+        kind = capacity.types[modes[0].type]
+        lacking: dict[int, int] = {}
+        """By node the accelerators that it lacks, where that tells that nothing fits yet without a look at the rest."""
         stopped: dict[int, list[Task]] = {}
+        sketches: dict[int, NodeState] = {}
+        seen: set[int] = set()
         for victim in victims:
-            if not victim.shape.preemptible or victim._launch is None:
-                continue
             launch = victim._launch
-            if not stopped and launch.placement.mode is modes[0]:
-                # The first victim holds just what is wanted: nothing has to be tried out.
-                return launch.placement, [victim]
-            if counted and not capacity.countable(launch.placement.mode):
-                counted = False
-                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
-            if counted:
-                number = launch.placement.devices[0].node
-                tally = tallies.get(number)
-                if tally is None:
-                    tally = tallies[number] = Tally(capacity.nodes[number])
-                    stopped[number] = []
-                if any(launch is other._launch for other in stopped[number]):
-                    continue
-                tally.release(launch.placement)
-                stopped[number].append(victim)
-                for mode in modes:
-                    if tally.fits(mode, capacity.types[mode.type]):
-                        return self._sparing_counted(number, mode, stopped[number])
+            if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
-            for number in dict.fromkeys(device.node for device in launch.placement.devices):
-                if number not in sketches:
-                    sketches[number] = sketch_of(capacity.nodes[number])
-                    stopped[number] = []
-                if launch in (other._launch for other in stopped[number]):
+            seen.add(launch.number)
+            held = launch.placement
+            if not stopped and held.mode is modes[0]:
+                # The first victim holds just what is wanted: nothing has to be tried out.
+                return held, [victim]
+            if held.mode not in counted:
+                counted[held.mode] = capacity.countable(held.mode)
+            if counting and not counted[held.mode]:
+                counting, wanted = False, None
+                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
+            if not counting:
+                for number in dict.fromkeys(device.node for device in held.devices):
+                    if number not in sketches:
+                        sketches[number] = sketch_of(capacity.nodes[number])
+                        stopped[number] = []
+                    release(sketches[number], held, launch)
+                    stopped[number].append(victim)
+                    for mode in modes:
+                        if on_sketch(sketches[number], mode) is not None:
+                            return self._sparing(number, mode, stopped[number])
+                continue
+            number = held.devices[0].node
+            if number not in stopped:
+                stopped[number] = []
+                lacking[number] = 0 if wanted is None else wanted.gpus - capacity.nodes[number].open[kind].bit_count()
+            stopped[number].append(victim)
+            if wanted is not None:
+                if held.mode.gpus and held.mode.type is wanted.type:
+                    lacking[number] -= held.mode.gpus
+                if lacking[number] > 0:
                     continue
-                release(sketches[number], launch.placement, launch)
-                stopped[number].append(victim)
-                for mode in modes:
-                    placement = on_sketch(sketches[number], mode)
-                    if placement is not None:
-                        return self._sparing(number, mode, stopped[number])
+            tally = self._tally_without(number, stopped[number])
+            for mode in modes:
+                if tally.fits(mode, capacity.types[mode.type]):
+                    return self._sparing_counted(number, mode, stopped[number])
         return None
+
+    def _tally_without(self, number: int, victims: list[Task]) -> Tally:
+        """What would be free on a node without these tasks, where counting is enough."""
+        tally = Tally(self._capacity.nodes[number])
+        for victim in victims:
+            tally.release(victim._launch.placement)
+        return tally
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
         """A node as it would be without these tasks."""
@@ -600,9 +615,7 @@ class EngineView:
     def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
         """As `_sparing`, where counting is enough."""
         kind = self._capacity.types[mode.type]
-        tally = Tally(self._capacity.nodes[number])
-        for victim in victims:
-            tally.release(victim._launch.placement)
+        tally = self._tally_without(number, victims)
         needed = list(victims)
         for spared in victims[:-1]:
             tally.occupy(spared._launch.placement)
