@@ -261,7 +261,7 @@ class Elastic(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         running = view.running("start")
-        if not running and not view.waiting_count:
+        if not running and not view.num_waiting():
             yield WAIT_FOR_READY
             return
         yield from self._resize(running, view) if self._elastic else self._order(running, view)

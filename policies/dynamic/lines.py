@@ -225,8 +225,8 @@ class AssigningScheduler(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if view.releases != self._releases:
-            self._releases = view.releases
+        if view.changes.releases != self._releases:
+            self._releases = view.changes.releases
             self._due.update(self._starved)
             self._starved.clear()
         new, self._new = self._new, []
@@ -314,5 +314,5 @@ def first_place(task: Task, mode: Mode, view: View) -> Placement | None:
     placement = view.first(mode)
     if placement is None or view.holds(task, placement):
         return placement
-    places = (view.on_node(mode, node, task) for node in view.nodes_fitting(mode))
+    places = (view.first(mode, task, node=node) for node in view.nodes.fitting(mode))
     return next((place for place in places if place is not None), None)

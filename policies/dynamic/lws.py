@@ -168,7 +168,7 @@ class Lws(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         freed, self._freed = self._freed, {}
         new, self._new = self._new, []
-        if not self._running and view.waiting_count:
+        if not self._running and view.num_waiting():
             freed = dict.fromkeys(range(len(self._nodes)))
         for node in freed:
             for worker in self._on_node[node]:
@@ -176,7 +176,7 @@ class Lws(Scheduler):
         for task, home in new:
             if task.state == WAITING and any(view.fits(mode) for mode in task.modes):
                 yield from self._find_worker(task, home, view)
-        if not view.waiting_count:
+        if not view.num_waiting():
             yield WAIT_FOR_READY
 
     def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
@@ -256,7 +256,7 @@ class Lws(Scheduler):
             if mode.gpus <= 1:
                 placement = Placement(mode, (worker.device,))
             else:
-                placement = view.on_node(mode, worker.device.node, task)
+                placement = view.first(mode, task, node=worker.device.node)
                 if placement is None and mode.span_any:
                     placement = view.first(mode)
             if placement is not None and view.fits(mode, placement, (task,)):

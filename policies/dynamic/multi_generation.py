@@ -76,7 +76,7 @@ class MultiGeneration(Scheduler):
         if not self.waiting:
             yield WAIT_FOR_READY
             return
-        if self._tried == (view.releases, self._arrivals):
+        if self._tried == (view.changes.releases, self._arrivals):
             return
         offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
                   for gain, position in self._ways[index]]  # fmt: skip
@@ -91,7 +91,7 @@ class MultiGeneration(Scheduler):
             elif view.holds(task, placement):
                 self.gone(task)
                 yield Start(task, placement)
-        self._tried = (view.releases, self._arrivals)
+        self._tried = (view.changes.releases, self._arrivals)
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of the modes that the budget allows."""

@@ -272,7 +272,7 @@ class RoundScheduler(Scheduler):
 
     def _may_stop(self, job: Job, view: View) -> bool:
         task = job.task
-        if not task.shape.preemptible or view.stage_of(task) != "compute":
+        if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
         computed = view.attained(task) - job.attained
         return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
@@ -312,7 +312,7 @@ class RoundScheduler(Scheduler):
 
     def _fill(self, view: View) -> Iterator[Decision]:
         """Waiting jobs on devices that stand idle, the most urgent first, where they are to run or are fastest."""
-        if self._tried == (view.releases, self._arrivals):
+        if self._tried == (view.changes.releases, self._arrivals):
             return
         blocked: dict[Mode, None] = {}
         waiting = [job for job in self.jobs.values() if job.mode < 0]
@@ -328,7 +328,7 @@ class RoundScheduler(Scheduler):
                 elif view.holds(job.task, placement):
                     yield self._start(job, placement, view)
                     break
-        self._tried = (view.releases, self._arrivals)
+        self._tried = (view.changes.releases, self._arrivals)
 
     def first(self, mode: Mode, view: View) -> Placement | None:
         """Where a waiting job may start within a round."""
@@ -358,7 +358,7 @@ class Room:
 
     def keep(self, job: Job, view: View) -> bool:
         """The job goes on where it runs, if that is still free."""
-        placement = view.placement_of(job.task)
+        placement = view.launch_of(job.task).placement
         if placement is None or not self._is_free(placement):
             return False
         self.kept[job.task.index] = None
@@ -367,7 +367,7 @@ class Room:
 
     def expect(self, chosen: list[tuple[Job, int]], view: View) -> None:
         for job, position in chosen:
-            placement = view.placement_of(job.task) if job.mode == position else None
+            placement = view.launch_of(job.task).placement if job.mode == position else None
             for device in placement.devices if placement is not None else ():
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 

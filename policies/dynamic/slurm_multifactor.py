@@ -184,7 +184,7 @@ class SlurmMultifactor(Scheduler):
 
     def _count(self, view: View) -> None:
         """Bring the usage up to now.  Where rates change (transfers, shared devices, failures), ask task by task."""
-        if self._constant and not view.steady:
+        if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
                 entry.received = self._counted(entry)
@@ -231,7 +231,7 @@ class SlurmMultifactor(Scheduler):
         return math.fsum((*changing, *plain))
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.waiting_count:
+        if not view.num_waiting():
             yield WAIT_FOR_READY
             return
         self._count(view)

@@ -7,8 +7,8 @@ server, with exact estimates and stops that cost nothing, no policy has fewer ta
 m servers it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and
 Raz, 1997).  Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
 Cost: O(log n) a task and a stop, where running tasks compute steadily in their best mode: the sum of remaining time
-and present time is then constant, and a sorted list of it finds the task with most left.  Else one pass over the running tasks
-for a head that does not fit.
+and present time is then constant, and a sorted list of it finds the task with most left.  Else one pass over the
+running tasks for a head that does not fit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Srtf(PreemptiveList):
 
     def rank(self, task: Task, view: View) -> float:
         """Of a running task: the fraction still to do, times its estimate on its best mode."""
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
@@ -54,7 +54,7 @@ class Srtf(PreemptiveList):
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         super().starting(task, placement, view)
         mode = placement.mode
-        if not view.steady or task.estimates[task.shape.position[mode]] + mode.fixed > task.shortest_estimate:
+        if not view.changes.steady or task.estimates[task.shape.position[mode]] + mode.fixed > task.shortest_estimate:
             self._steady = False
             self._ends.clear()
         if self._steady:
@@ -66,7 +66,7 @@ class Srtf(PreemptiveList):
                 self._limit = max(64, 2 * len(self._ends))
 
     def victims(self, key: float, view: View) -> Iterable[Task]:
-        return self._latest_ends(key, view) if self._steady and view.steady else super().victims(key, view)
+        return self._latest_ends(key, view) if self._steady and view.changes.steady else super().victims(key, view)
 
     def _latest_ends(self, key: float, view: View) -> Iterator[Task]:
         """The running tasks that must give way, the latest end first."""

@@ -451,7 +451,7 @@ class Hierarchical(Scheduler):
             group = self._group_of(placement)
             if group is not None and group.number in kind.holders and group.mask is not None:
                 others = ~sum(self.groups[number].mask or 0 for number in [*kind.holders][:LOOK])
-                placement = view.first_among(mode, others & ((1 << len(view.cluster.nodes)) - 1))
+                placement = view.first(mode, among=others & ((1 << len(view.cluster.nodes)) - 1))
                 group = None if placement is None else self._group_of(placement)
             if group is None or group.queued[mode.type] or (kind.number, group.number) in barred:
                 continue

@@ -471,7 +471,7 @@ class Window(Scheduler):
         view = self.view
         if placement is None or not view.items or view.holds(task, placement):
             return placement
-        return next((p for node in view.nodes_fitting(mode) if (p := view.on_node(mode, node, task))), None)
+        return next((p for node in view.nodes.fitting(mode) if (p := view.first(mode, task, node=node))), None)
 
     def decision(self, action: int) -> Start | None:
         """What an action that the mask allows means; None: to wait."""
