@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from sim.model.tasks import Task
-from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, View
+from sim.policy import Decision, Scheduler, Start, View
 
 
 class Matched(NamedTuple):
@@ -111,7 +111,6 @@ class AlloX(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
-            yield WAIT_FOR_READY
             return
         if self._tried == (view.changes.releases, self._arrivals):
             return

@@ -29,7 +29,7 @@ from policies.dynamic.levels import bottom_levels
 from policies.dynamic.lines import first_place
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 
 CORES, ACCELERATORS = 0, 1
 ROUNDING = 1e-9
@@ -120,8 +120,6 @@ class HeteroPrio(Scheduler):
         if self.spoliation:
             for side in (ACCELERATORS, CORES):
                 yield from self._spoliate(side, view)
-        if not view.num_waiting() and not any(self._misplaced):
-            yield WAIT_FOR_READY
 
     def _take(self, side: int, view: View) -> Iterator[Decision]:
         """What this side takes of the queue, until nothing fits there."""

@@ -25,7 +25,7 @@ from pydantic import Field
 from policies.dynamic.prices import check_costs, prices
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 ROUNDING = 1e-9
 
@@ -74,7 +74,6 @@ class MultiGeneration(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
-            yield WAIT_FOR_READY
             return
         if self._tried == (view.changes.releases, self._arrivals):
             return

@@ -32,7 +32,7 @@ from sim.model.cluster import WHOLE, Cluster, Device, Node
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]
@@ -155,7 +155,6 @@ class RoundScheduler(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.jobs:
-            yield WAIT_FOR_READY
             return
         if view.now >= self._next:
             self._next = view.now + self.round_length

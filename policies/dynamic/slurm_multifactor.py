@@ -36,8 +36,6 @@ from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
 from sim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
     Decision,
     Demand,
     Hold,
@@ -232,11 +230,9 @@ class SlurmMultifactor(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.num_waiting():
-            yield WAIT_FOR_READY
             return
         self._count(view)
         if self._nothing_fits(view):
-            yield WAIT_FOR_CHANGE
             return
         partitions = view.cluster.partitions
         behind: list[Task] = []
@@ -261,7 +257,6 @@ class SlurmMultifactor(Scheduler):
                 behind.append(task)
         if behind:
             yield from self._backfill(behind, view)
-        yield WAIT_FOR_CHANGE
 
     def _ranked(self, view: View) -> list[Task]:
         """What waits, in order."""

@@ -23,7 +23,7 @@ from pydantic import Field
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
 
 
 class Themis(Scheduler):
@@ -64,7 +64,6 @@ class Themis(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.num_waiting():
-            yield WAIT_FOR_READY
             return
         running, waiting = view.running("start"), view.waiting()
         jobs = len(running) + len(waiting)

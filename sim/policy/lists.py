@@ -149,7 +149,8 @@ class ListScheduler(Scheduler):
         """
         if self._pause is None:
             plain = self.placement is None and not self.drop_expired and not view.items
-            plain = plain and type(self).schedule is ListScheduler.schedule
+            kind = type(self)
+            plain = plain and kind.schedule is ListScheduler.schedule and kind.place is ListScheduler.place
             self._pause = WAIT_FOR_FIT if plain else WAIT_FOR_CHANGE
         return self._pause
 

@@ -32,7 +32,7 @@ import numpy as np
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Shape, Task
-from sim.policy.contract import WAIT_FOR_CHANGE, Decision, Scheduler, Start, View
+from sim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1
 """Grows with every change of what an observation holds: policies learned on another one cannot be run."""
@@ -227,7 +227,6 @@ class Window(Scheduler):
             if decision is None:
                 break
             yield decision
-        yield WAIT_FOR_CHANGE
 
     # What happens ---------------------------------------------------------------------------------------------
 
