@@ -97,10 +97,7 @@ class EarliestFinish:
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
     """Placements of one mode that fit now and differ: of a gang one a node, or one across nodes."""
-    if view.alike(task, mode):
-        first = view.first(mode)
-        return [] if first is None else [first]
-    found = view.options(task, mode)
+    found = view.options(task, mode, distinct=True)
     if not found and mode.span_any:
         across = view.first(mode)
         if across is not None and view.holds(task, across):
@@ -125,7 +122,7 @@ def random_fit(task: Task, view: View) -> Placement | None:
 
     def any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         if not mode.gpus or mode.whole:
-            return view.on_node(mode, node, task)
+            return view.first(mode, task, node=node)
         return on_gpu(task, mode, node, view, view.random.permutation(len(view.cluster.nodes[node].accelerators)))
 
     return best_node(task, view, shuffled, any_gpu)

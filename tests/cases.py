@@ -38,9 +38,9 @@ class Chaos(Scheduler):
         running = view.running("start")
         if wild and running and draw.random() < 0.2:
             task = running[int(draw.integers(len(running)))]
-            if task.shape.preemptible and len(view.batch_of(task)) == 1:
+            if task.shape.preemptible and len(view.launch_of(task).tasks) == 1:
                 target = view.fit(task)
-                if target is not None and not set(target.devices) & set(view.placement_of(task).devices):
+                if target is not None and not set(target.devices) & set(view.launch_of(task).placement.devices):
                     yield Move(task, target)
         if wild and draw.random() < 0.3:
             device = view.cluster.devices[int(draw.integers(len(view.cluster.devices)))]
@@ -51,12 +51,12 @@ class Chaos(Scheduler):
                 gpu, item = gpus[int(draw.integers(len(gpus)))], int(draw.integers(len(view.items)))
                 holders = view.holders(item)
                 if gpu in holders and len(holders) > 1 and draw.random() < 0.5:
-                    if not view.running_on(gpu):
+                    if not view.running("start", gpu):
                         yield Drop(item, gpu)
                 elif holders and gpu not in holders and view.load(gpu) < 1:
                     yield Fetch(item, gpu)
         later = view.now + float(draw.exponential(0.7))
-        yield Wait(later if wild and view.waiting_count + len(view.running()) else float("inf"))
+        yield Wait(later if wild and view.num_waiting() + len(view.running()) else float("inf"))
 
 
 def chaotic(seeds: int, first: int = 0, faults: bool = True) -> Iterator[Case]:

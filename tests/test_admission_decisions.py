@@ -50,16 +50,18 @@ class Seen(SimpleNamespace):
     """A view that shows what a test puts into it."""
 
     def __init__(self, cluster=None, **more):
-        given = {"now": 0.0, "waiting_count": 0, "oldest": None, "launches": 0, "releases": 0, "waiting": {},
+        given = {"now": 0.0, "in_all": 0, "changes": SimpleNamespace(launches=0, releases=0), "queued": {},
                  "work": {}, "fitting": True, "queue": None, "taken": {}}  # fmt: skip
         super().__init__(cluster=cluster or machine(), random=None, **given | more)
 
     def queue_of(self, task):
         return self.queue
 
-    def waiting_for(self, name, class_=None):
+    def num_waiting(self, name=None, class_=None):
         assert name is None or class_ is None
-        return self.waiting.get(("class", class_) if name is None else name, 0)
+        if name is class_ is None:
+            return self.in_all
+        return self.queued.get(("class", class_) if name is None else name, 0)
 
     def backlog(self, name):
         return self.work.get(name, 0.0)
@@ -733,17 +735,17 @@ def test_a_share_is_averaged_over_a_window():
 def test_limits_on_heads_that_wait():
     (task,) = gpu_tasks(1, classes=["a"])
     for waiting, fitting, inside in ((1, False, True), (2, True, False), (3, False, False)):
-        view = Seen(waiting_count=waiting, fitting=fitting, waiting={("class", "a"): 9, "g": 9})
+        view = Seen(in_all=waiting, fitting=fitting, queued={("class", "a"): 9, "g": 9})
         assert admitted(QueueLimit(limit=2).admit(task, view)) == inside
         assert admitted(QueueLimit(limit=2, per_class={"b": 0}).admit(task, view)) == inside
     for waiting, fitting, inside in ((0, True, True), (0, False, False), (1, True, False)):
-        view = Seen(waiting_count=waiting, fitting=fitting)
+        view = Seen(in_all=waiting, fitting=fitting)
         assert admitted(QueueLimit(limit=0).admit(task, view)) == inside
         assert admitted(QueueLimit(limit=0, per_class={"b": 0}).admit(task, view)) == inside
-        view = Seen(waiting_count=9, fitting=fitting, waiting={("class", "a"): waiting})
+        view = Seen(in_all=9, fitting=fitting, queued={("class", "a"): waiting})
         assert admitted(QueueLimit(per_class={"a": 0}).admit(task, view)) == inside
         for name in ("g", "gpu"):
-            view = Seen(waiting_count=9, fitting=fitting, waiting={name: waiting})
+            view = Seen(in_all=9, fitting=fitting, queued={name: waiting})
             assert admitted(QueueLimit(per_device={name: 0}).admit(task, view)) == inside
 
 
@@ -754,16 +756,16 @@ def test_each_limit_counts_for_itself():
     both = [gpu_mode(GPU), cpu_mode(CPU)]
     task, other = jobs(Job(both, [2.0, 3.0]), Job(both, [4.0, 3.0]), classes=["a", "b"])
     policy = QueueLimit(limit=9, per_class={"a": 2}, per_device={"gpu": 3, "cpu": 1})
-    view = Seen(fitting=False, waiting_count=8, waiting={A: 1, "gpu": 2, "cpu": 0})
+    view = Seen(fitting=False, in_all=8, queued={A: 1, "gpu": 2, "cpu": 0})
     assert admitted(policy.admit(task, view)) and admitted(policy.admit(other, view))
-    view.waiting = {A: 2, "gpu": 2, "cpu": 0}
+    view.queued = {A: 2, "gpu": 2, "cpu": 0}
     assert policy.admit(task, view).reason == "2 of a wait already"
-    view.waiting = {A: 1, "gpu": 3, "cpu": 1}
+    view.queued = {A: 1, "gpu": 3, "cpu": 1}
     assert policy.admit(task, view).reason == "3 wait for gpu already"
     assert policy.admit(other, view).reason == "1 wait for cpu already"
-    view.waiting_count, view.waiting = 9, {}
+    view.in_all, view.queued = 9, {}
     assert policy.admit(task, view).reason == "9 wait already"
-    view = Seen(fitting=False, waiting_count=4, waiting={A: 2, "g": 1})
+    view = Seen(fitting=False, in_all=4, queued={A: 2, "g": 1})
     assert not admitted(QueueLimit(limit=9, per_class={"a": 2}).admit(task, view))
     assert not admitted(QueueLimit(limit=9, per_device={"g": 1}).admit(task, view))
 
@@ -872,7 +874,7 @@ def test_codel_asks_for_the_age_of_the_head():
 
     policy = Codel(target=2.0, interval=8.0)
     view = Seen(now=20.0)
-    view.oldest = SimpleNamespace(ready=5.0)
+    view.waiting = lambda count: [SimpleNamespace(ready=5.0)]
     assert admitted(policy.admit(task, view))
     view.now = 28.0
     assert not admitted(policy.admit(task, view))
@@ -885,7 +887,7 @@ def test_codel_asks_for_the_age_of_the_head():
     view.now = 36.0
     assert not admitted(policy.admit(task, view))
     view.queue = None
-    view.oldest = None
+    view.waiting = lambda count: []
     assert admitted(policy.admit(task, view))
     assert [key is None for key in policy._laws] == [True, False]
 
@@ -900,7 +902,7 @@ def two_modes(times=(2.0, 6.0), deadline=math.nan, arrival=0.0, **more):
 def test_the_wait_is_work_over_servers():
     """12 s of work for 3 GPUs: 4 s; nothing where no task waits and it fits; else what runs counts."""
     task = two_modes()
-    ahead = Ahead(Seen(waiting={"g": 1}, work={"g": 12.0, "cpu": 10.0}))
+    ahead = Ahead(Seen(queued={"g": 1}, work={"g": 12.0, "cpu": 10.0}))
     assert ahead.wait(task) == 4.0
     assert ahead.wait(task, 0) == 4.0
     assert ahead.wait(task, 1) == 0.0
@@ -950,7 +952,7 @@ def test_the_first_devices_that_a_mode_could_take():
 
 
 def test_predicted_waits_have_a_limit_or_a_deadline():
-    view = Seen(waiting={"g": 1}, work={"g": 12.0})
+    view = Seen(queued={"g": 1}, work={"g": 12.0})
     for policy, task, inside in (
         (PredictedWait(max_wait=4.0), two_modes(), True),
         (PredictedWait(max_wait=3.99), two_modes(), False),
@@ -969,7 +971,7 @@ def test_predicted_waits_have_a_limit_or_a_deadline():
 
 def test_feasible_is_what_ends_in_time_in_any_mode():
     """On the GPUs 4 + 2 = 6 s, on the cores 0 + 6."""
-    view = Seen(waiting={"g": 1}, work={"g": 12.0})
+    view = Seen(queued={"g": 1}, work={"g": 12.0})
     for safety, task, inside in (
         (1.0, two_modes((2.0, 9.0), deadline=6.0), True),
         (1.0, two_modes((3.0, 6.0), deadline=6.0), True),
@@ -985,7 +987,7 @@ def test_feasible_is_what_ends_in_time_in_any_mode():
 
 
 def test_redirect_ties_a_task_to_the_fastest_mode_in_time():
-    view = Seen(waiting={"g": 1}, work={"g": 12.0})
+    view = Seen(queued={"g": 1}, work={"g": 12.0})
     policy = Redirect()
     policy.begin(view)
     assert policy.admit(two_modes((2.0, 5.0), deadline=6.0), view).modes == (0,)
@@ -1001,7 +1003,7 @@ def test_redirect_ties_a_task_to_the_fastest_mode_in_time():
 
 def test_adaptive_moves_its_limit_after_each_answer():
     """Gain 0.1, percentile 0.9, target 5 s: in time × exp(0.01), late × exp(-0.09), within 0.005 and 20 s."""
-    policy, view = Adaptive(target=5.0, percentile=0.9, gain=0.1), Seen(waiting={"g": 1}, work={"g": 60.0})
+    policy, view = Adaptive(target=5.0, percentile=0.9, gain=0.1), Seen(queued={"g": 1}, work={"g": 60.0})
     policy.begin(view)
     tasks = gpu_tasks(6)
     assert admitted(policy.admit(tasks[0], view))  # no limit yet: a wait of 20 s
@@ -1028,7 +1030,7 @@ def test_adaptive_moves_its_limit_after_each_answer():
     policy.limit = 0.005
     assert not admitted(policy.admit(tasks[5], view))
     view.work = {}
-    view.waiting = {}
+    view.queued = {}
     assert admitted(policy.admit(tasks[5], view))
     policy.gone(tasks[5])
     assert policy.limit == close(0.005)
@@ -1109,7 +1111,7 @@ def test_the_rate_of_requests_is_learned_from_their_arrivals():
     view = Seen(machine(gpus=1), now=0.0, queue=Requests(0), free_times=[1e9])
     ahead, task = Ahead(view), request()
     for number in range(31):
-        view.now, view.free_times, view.launches = float(number), [number + 2.0], number
+        view.now, view.free_times, view.changes.launches = float(number), [number + 2.0], number
         size = 1 if number < 29 else 3
         assert ahead.response(task) == close(2.0 + 0.5 + 0.25 * size + 0.25)
 
@@ -1121,9 +1123,9 @@ def test_the_device_is_asked_again_only_when_something_ran():
     view.now = 11.0
     assert ahead.wait(task) == 1.0
     assert view.asked == 1
-    view.launches, view.free_times = 1, [14.0]
+    view.changes.launches, view.free_times = 1, [14.0]
     assert ahead.wait(task) == 3.0
-    view.releases, view.free_times = 1, [15.0]
+    view.changes.releases, view.free_times = 1, [15.0]
     assert ahead.wait(task) == 4.0
     assert view.asked == 3
 

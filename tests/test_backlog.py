@@ -48,7 +48,7 @@ class Asking(ListScheduler):
         self.asked += 1
         for kind in (None, "cpu", "gpu"):
             assert view.backlog(kind) == pytest.approx(added_up(view, kind, None), rel=1e-9, abs=1e-6)
-        assert view.waiting_for() == view.waiting_count
+        assert view.num_waiting() == len(view.waiting())
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -146,13 +146,13 @@ def test_the_view_tells_where_data_lie_and_what_they_cost():
                     for name in ("n0/g0", "n0/g1", "n1/g0"):
                         device = view.cluster.by_name[name]
                         placement = self.place_named(task, view).__class__(MODE, (device,))
-                        seen[name] = (view.missing_bytes(task, device), view.duration(task, placement))
+                        seen[name] = view.duration(task, placement)
                     seen["holders"] = view.holders(0)
             yield from super().schedule(view)
 
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [1.0], reads=(0,), after=(0,))]
     simulate(node(2, 2), jobs, Curious(), items=[Item("middle", 20)])
-    assert seen["n0/g0"] == (0, pytest.approx(1.0))
-    assert seen["n0/g1"] == (20, pytest.approx(7.0))
-    assert seen["n1/g0"] == (20, pytest.approx(17.0))
+    assert seen["n0/g0"] == pytest.approx(1.0)
+    assert seen["n0/g1"] == pytest.approx(7.0)
+    assert seen["n1/g0"] == pytest.approx(17.0)
     assert [device.name for device in seen["holders"]] == ["n0/g0"]

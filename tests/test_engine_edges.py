@@ -329,7 +329,7 @@ def test_the_expected_finish_of_what_runs_counts_all_stages(streams):
         def schedule(self, view):
             yield from super().schedule(view)
             for task in view.running():
-                expected.setdefault(task.index, []).append(view.expected_finish(task))
+                expected.setdefault(task.index, []).append(view.launch_of(task).finish)
 
     mode = gpu_mode(gpu, upload=StageTime(fixed=0.3))
     sizes = rng.integers(0, 30, (40, 2)).tolist()

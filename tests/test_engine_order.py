@@ -101,7 +101,7 @@ def test_patience_ends_and_successors_fail():
 def test_admission_is_asked_in_arrival_order_and_rejections_have_reasons():
     class AtMostOne(Admission):
         def admit(self, task, view):
-            return Reject(reason="full") if view.waiting_count else Accept()
+            return Reject(reason="full") if view.num_waiting() else Accept()
 
     jobs = [Job([MODE], [2.0]), Job([MODE], [2.0], arrival=0.5), Job([MODE], [2.0], arrival=0.6)]
     record = simulate(ONE, jobs, admission=AtMostOne())

@@ -161,14 +161,14 @@ class Asking(ListScheduler):
         nodes = len(view.cluster.nodes)
         for mode in {mode: None for task in view.waiting() for mode in task.modes}:
             for mask in range(1 << nodes):
-                found = view.first_among(mode, mask)
-                fitting = [node for node in view.nodes_fitting(mode) if mask >> node & 1]
+                found = view.first(mode, among=mask)
+                fitting = [node for node in view.nodes.fitting(mode) if mask >> node & 1]
                 if fitting:
-                    assert found == view.on_node(mode, fitting[0])
+                    assert found == view.first(mode, node=fitting[0])
                 else:
                     assert found is None or (mode.span_any and all(mask >> d.node & 1 for d in found.devices))
                 Asking.asked += found is not None
-            assert view.first_among(mode, (1 << nodes) - 1) == view.first(mode)
+            assert view.first(mode, among=(1 << nodes) - 1) == view.first(mode)
         yield from super().schedule(view)
 
 

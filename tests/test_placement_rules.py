@@ -115,7 +115,7 @@ def ways(task, view):
 def left(view, node):
     """Cores, memory and GPUs left on a node."""
     memory = float(view.nodes.memory[node.index])
-    return np.array([view.free_on(node.index, "cpu"), memory, sum(free_of(view, node))])
+    return np.array([view.free("cpu", node.index), memory, sum(free_of(view, node))])
 
 
 def whole(node):
@@ -153,7 +153,7 @@ def room(placement, view):
     node, mode = node_of(placement, view), placement.mode
     if mode.gpus and not mode.whole:
         return (1 - view.load(placement.devices[0]),)
-    return (sum(free_of(view, node)) if mode.gpus else 0.0, view.free_on(node.index, "cpu"))
+    return (sum(free_of(view, node)) if mode.gpus else 0.0, view.free("cpu", node.index))
 
 
 SCORES = {
@@ -219,7 +219,7 @@ def test_random_takes_every_node_that_fits_about_as_often():
 def test_clustering_goes_where_the_least_is_held_by_other_demands():
     def check(task, view, placement):
         def others(place):
-            running = [o for device in node_of(place, view).accelerators for o in view.running_on(device)]
+            running = [o for device in node_of(place, view).accelerators for o in view.running("start", device)]
             shares = [o.modes[0].share for o in running if o.modes[0].gpu_share != place.mode.gpu_share]
             return round(sum(shares) / WHOLE, 5)
 
@@ -252,7 +252,7 @@ def rise(placement, view, requests):
     node, mode = node_of(placement, view), placement.mode
     kind = node.accelerators[0].type if node.accelerators else None
     free = free_of(view, node)
-    cores, memory = round(view.free_on(node.index, "cpu") * 1000), float(view.nodes.memory[node.index])
+    cores, memory = round(view.free("cpu", node.index) * 1000), float(view.nodes.memory[node.index])
     after = list(free)
     for device in placement.devices:
         if device.local >= 0:

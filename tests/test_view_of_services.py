@@ -26,12 +26,12 @@ class Looks(ListScheduler):
         device = view.cluster.nodes[0].accelerators[0]
         waiting = view.waiting()
         running = view.running()
-        assert view.waiting_count == len(waiting) and view.oldest is (waiting[0] if waiting else None)
-        assert view.waiting_for("gpu") == len(waiting)
-        assert {task.index for task in view.running_on(device)} <= {task.index for task in running}
+        assert view.num_waiting() == len(waiting) and view.waiting(1) == waiting[:1]
+        assert view.num_waiting("gpu") == len(waiting)
+        assert {task.index for task in view.running("start", device)} <= {task.index for task in running}
         for task in running:
-            assert view.stage_of(task) is not None and task in view.batch_of(task)
-            assert view.now <= view.expected_finish(task) < math.inf
+            assert view.launch_of(task).stage is not None and task in view.launch_of(task).tasks
+            assert view.now <= view.launch_of(task).finish < math.inf
         self.seen.append((view.now, [task.index for task in waiting], sorted(task.index for task in running),
                           round(view.backlog(), 9), sum(view.attained(task) for task in running)))  # fmt: skip
         yield from super().schedule(view)

@@ -68,7 +68,7 @@ class Ahead:
     def _wait(self, mode: Mode) -> float:
         name, count, _ = self._of(mode)
         view = self.view
-        if not view.waiting_for(name) and view.fits(mode):
+        if not view.num_waiting(name) and view.fits(mode):
             return 0.0
         return view.backlog(name) / count
 
@@ -140,7 +140,7 @@ class BatchesAhead:
         """Until the next device is free."""
         view, devices = self.view, self.devices
         if len(devices) <= FEW:
-            running = view.launches, view.releases
+            running = view.changes.launches, view.changes.releases
             if running != self._running:  # asking for every request would be a third of its cost
                 self._running = running
                 self._free = min(view.free_at(device, "compute") for device in devices)

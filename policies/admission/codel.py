@@ -47,8 +47,8 @@ class Codel(Admission):
         if queue is not None:
             age = now - queue.arrival(0) if len(queue) else 0.0
         else:
-            oldest = view.oldest
-            age = 0.0 if oldest is None else now - oldest.ready
+            oldest = view.waiting(1)
+            age = now - oldest[0].ready if oldest else 0.0
         return self._no if law.refuses(now, age) else YES
 
 

@@ -54,7 +54,7 @@ class QueueLimit(Admission):
         known_devices(problem, self.per_device, "per_device")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        waiting = view.waiting_count
+        waiting = view.num_waiting()
         if self._global_only:
             return YES if waiting < self.limit or self._starts_at_once(task, view, waiting) else self._no  # type: ignore[operator]
         if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
@@ -62,7 +62,7 @@ class QueueLimit(Admission):
         class_ = task.class_ if self.per_class else ""
         most = self.per_class.get(class_)
         if most is not None:
-            waiting = view.waiting_for(None, class_)
+            waiting = view.num_waiting(None, class_)
             if waiting >= most and not self._starts_at_once(task, view, waiting):
                 return Reject(reason=f"{most} of {class_} wait already")
         if self.per_device:
@@ -70,7 +70,7 @@ class QueueLimit(Admission):
             for name in (best.name, best.kind):
                 most = self.per_device.get(name)
                 if most is not None:
-                    waiting = view.waiting_for(name)
+                    waiting = view.num_waiting(name)
                     if waiting >= most and not self._starts_at_once(task, view, waiting):
                         return Reject(reason=f"{most} wait for {name} already")
         return YES

@@ -26,7 +26,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
         return False
     if mode.on_cpu or (mode.whole and mode.type.sharing.kind != "timeslice"):
         return True
-    return any(task.shape is queue.service.shape for task in view.running_on(device))
+    return any(task.shape is queue.service.shape for task in view.running("start", device))
 
 
 def largest(most: int, holds: Callable[[int], bool]) -> int:
@@ -85,7 +85,8 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:
     """Seconds to load what the service needs and the device lacks; 0 where a batch in flight sees to that."""
     head, device = queue.head, placement.devices[0]
-    if not view.missing_bytes(head, device) or any(task.shape is head.shape for task in view.running_on(device)):
+    missing = any(device not in view.holders(item) for item in head.reads)
+    if not missing or any(task.shape is head.shape for task in view.running("start", device)):
         return 0.0
     return max(0.0, float(view.stages((head,), placement).upload) - queue.stages(1, placement).upload)
 

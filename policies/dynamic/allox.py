@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from sim.model.tasks import Task
-from sim.policy import WAIT_FOR_READY, Decision, Scheduler, Start, View
+from sim.policy import Decision, Scheduler, Start, View
 
 
 class Matched(NamedTuple):
@@ -111,9 +111,8 @@ class AlloX(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
-            yield WAIT_FOR_READY
             return
-        if self._tried == (view.releases, self._arrivals):
+        if self._tried == (view.changes.releases, self._arrivals):
             return
         queues = self._queues(view)
         if any(len(queue) and queue[0] <= 0 for queue in queues):
@@ -127,7 +126,7 @@ class AlloX(Scheduler):
                     self._holds(task, view)
             if not view.running("start"):
                 yield from self._any(view)
-        self._tried = (view.releases, self._arrivals)
+        self._tried = (view.changes.releases, self._arrivals)
 
     # Who waits, and who runs --------------------------------------------------------------------------------------
 
@@ -136,10 +135,10 @@ class AlloX(Scheduler):
 
     def _holds(self, task: Task, view: View) -> None:
         """A job started: while rates do not change its devices are free at the end that is expected now."""
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         if placement is None:  # it took no time
             return
-        kind, end = self._kinds[placement.mode.type.name], view.expected_finish(task)
+        kind, end = self._kinds[placement.mode.type.name], view.launch_of(task).finish
         count = max(1, round(placement.mode.width))
         self._held[task.index] = kind, end, count
         at = bisect_left(self._ends[kind], end)
@@ -155,7 +154,7 @@ class AlloX(Scheduler):
 
     def _queues(self, view: View) -> list[np.ndarray]:
         """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
-        if not view.steady:
+        if not view.changes.steady:
             for task in view.running("start"):
                 self._over(task)
                 self._holds(task, view)

@@ -96,7 +96,7 @@ class AsRecorded(Scheduler):
         node = None if self._node is None else self._node[task.index]
         if node is None:
             return view.fit(task)
-        found = (view.on_node(task.modes[mode], node, task) for mode in task.modes_by_speed())
+        found = (view.first(task.modes[mode], task, node=node) for mode in task.modes_by_speed())
         return next((placement for placement in found if placement is not None), None)
 
 

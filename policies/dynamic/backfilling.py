@@ -86,9 +86,9 @@ class Reserving(Backfilling):
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         self._compare(view)
         if not self._promised:
-            launches = view.launches
+            launches = view.changes.launches
             heads = self._same_head(view) or (yield from self.start_heads(view))
-            if not heads or view.launches != launches:
+            if not heads or view.changes.launches != launches:
                 self._profile = None  # it does not know of what has just started
             if not heads:
                 yield WAIT_FOR_READY

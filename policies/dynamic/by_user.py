@@ -87,8 +87,8 @@ class ByUser(ListScheduler):
         self.left(task)
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        if view.releases != self._seen:
-            self._seen = view.releases
+        if view.changes.releases != self._seen:
+            self._seen = view.changes.releases
             self._full.clear()
         heads = [self._entry(line, task) for line, queue in self.of_user.items() if (task := queue.head()) is not None]
         if not heads:

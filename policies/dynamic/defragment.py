@@ -89,7 +89,7 @@ class Defragment(ListScheduler):
     def _make_fit(self, task: Task, queue: TaskQueue, view: View) -> Iterator[Decision]:
         moves = self._worthwhile(task, view)
         for mover, node in moves:
-            placement = view.on_node(_mode_of(mover, view), node, mover)
+            placement = view.first(_mode_of(mover, view), mover, node=node)
             if placement is None:
                 self._in_vain = view.now  # its data find no room there
                 return
@@ -121,12 +121,13 @@ class Defragment(ListScheduler):
         """Running tasks that may move, by node, the smallest first."""
         found: dict[int, list[Task]] = {}
         for task in view.running("start"):
-            if task.state != RUNNING or not task.shape.preemptible or len(view.batch_of(task)) > 1:
+            if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
                 continue
             here = _mode_of(task, view)
-            if here.type is not mode.type or not here.whole or here.gpu_memory or view.stage_of(task) != "compute":
+            launch = view.launch_of(task)
+            if here.type is not mode.type or not here.whole or here.gpu_memory or launch.stage != "compute":
                 continue
-            placement = view.placement_of(task)
+            placement = launch.placement
             assert placement is not None
             on_one = len({device.node for device in placement.devices}) == 1
             if on_one and view.now - (task.memo or 0.0) >= self.minimum_run:
@@ -197,12 +198,12 @@ def _cheapest(
 
 def _pause(task: Task, mode: Mode, node: int, view: View) -> float:
     """Estimated seconds by which a move delays a running task."""
-    there = view.on_node(mode, node, task)
+    there = view.first(mode, task, node=node)
     longer = 0.0 if there is None else view.duration(task, there) - view.remaining(task)
     return max(0.0, longer) + task.shape.stopping.save
 
 
 def _mode_of(task: Task, view: View) -> Mode:
-    placement = view.placement_of(task)
+    placement = view.launch_of(task).placement
     assert placement is not None
     return placement.mode

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from policies.dynamic.rigid import RigidJobs
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
@@ -261,8 +261,7 @@ class Elastic(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         running = view.running("start")
-        if not running and not view.waiting_count:
-            yield WAIT_FOR_READY
+        if not running and not view.num_waiting():
             return
         yield from self._resize(running, view) if self._elastic else self._order(running, view)
         yield Wait(until=self._next if self._next > view.now else math.inf)

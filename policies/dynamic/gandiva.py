@@ -108,7 +108,7 @@ class Gandiva(ListScheduler):
             speed = sum(max(0.0, before - _left(task, view)) * task.shortest_estimate for task, before in gained)
             speed /= view.now - trial.began
             self.measured[_names(one, other)] = speed
-            if speed < self.threshold and one.shape.preemptible and view.stage_of(one) == "compute":
+            if speed < self.threshold and one.shape.preemptible and view.launch_of(one).stage == "compute":
                 yield Stop(one)
                 whole = back_to(other, view)
                 if whole is not None:
@@ -136,7 +136,7 @@ def _names(one: Task, other: Task) -> tuple[str, str]:
 
 def _left(task: Task, view: View) -> float:
     """The part of a running task that is still to be done."""
-    placement = view.placement_of(task)
+    placement = view.launch_of(task).placement
     assert placement is not None
     whole = placement.mode.fixed + task.estimates[task.shape.position[placement.mode]]
     return view.remaining(task) / whole if whole > 0 else 0.0

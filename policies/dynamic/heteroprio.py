@@ -29,7 +29,7 @@ from policies.dynamic.levels import bottom_levels
 from policies.dynamic.lines import first_place
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 
 CORES, ACCELERATORS = 0, 1
 ROUNDING = 1e-9
@@ -112,16 +112,14 @@ class HeteroPrio(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if view.releases != self._releases:
-            self._releases = view.releases
+        if view.changes.releases != self._releases:
+            self._releases = view.changes.releases
             self._blocked.clear()
         for side in (ACCELERATORS, CORES):
             yield from self._take(side, view)
         if self.spoliation:
             for side in (ACCELERATORS, CORES):
                 yield from self._spoliate(side, view)
-        if not view.waiting_count and not any(self._misplaced):
-            yield WAIT_FOR_READY
 
     def _take(self, side: int, view: View) -> Iterator[Decision]:
         """What this side takes of the queue, until nothing fits there."""
@@ -171,11 +169,11 @@ class HeteroPrio(Scheduler):
         shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]
         if not shapes:
             return
-        if view.steady:
+        if view.changes.steady:
             tasks = self._worth_it(1 - side, view.now)
         else:
             tasks = [task for shape in shapes for task in self._misplaced[1 - side][shape].values()]
-        ranked = [(-view.expected_finish(task), -task.priority, task.index, task) for task in tasks]
+        ranked = [(-view.launch_of(task).finish, -task.priority, task.index, task) for task in tasks]
         for end, _, _, task in sorted(ranked):
             if task.state != RUNNING:
                 continue

@@ -95,7 +95,7 @@ class Las(PreemptiveList):
         while (entry := self._crossings.head()) is not None and entry[0] <= view.now:
             task = entry[1]
             self._crossings.pop()
-            placement = view.placement_of(task)
+            placement = view.launch_of(task).placement
             assert placement is not None
             level = bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING))
             if level > self._level.get(task.index, 0):
@@ -105,6 +105,6 @@ class Las(PreemptiveList):
     def schedule(self, view: View) -> Iterator[Decision]:
         self._demote(view)
         yield from super().schedule(view)
-        if view.waiting_count:
+        if view.num_waiting():
             entry = self._crossings.head()
             yield Wait(until=math.inf if entry is None else max(entry[0], math.nextafter(view.now, math.inf)))

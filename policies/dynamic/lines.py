@@ -14,7 +14,7 @@ from typing import Any
 from sim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task, Tasks
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 SLICES = 12
 """Lanes of a GPU of a type on which fractions run."""
@@ -225,8 +225,10 @@ class AssigningScheduler(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if view.releases != self._releases:
-            self._releases = view.releases
+        if not self.waiting:
+            return
+        if view.changes.releases != self._releases:
+            self._releases = view.changes.releases
             self._due.update(self._starved)
             self._starved.clear()
         new, self._new = self._new, []
@@ -248,8 +250,6 @@ class AssigningScheduler(Scheduler):
                 self._start(job)
                 yield Start(job.task, placement)
         yield from self.after_starts(looked_at, view)
-        if not self.waiting:
-            yield WAIT_FOR_READY
 
     def _placement(self, job: Job, line: Line, view: View) -> Placement | None:
         """Where the head of a line starts now, if it can."""
@@ -314,5 +314,5 @@ def first_place(task: Task, mode: Mode, view: View) -> Placement | None:
     placement = view.first(mode)
     if placement is None or view.holds(task, placement):
         return placement
-    places = (view.on_node(mode, node, task) for node in view.nodes_fitting(mode))
+    places = (view.first(mode, task, node=node) for node in view.nodes.fitting(mode))
     return next((place for place in places if place is not None), None)

@@ -25,7 +25,7 @@ from typing import Any
 from sim.model.cluster import MILLI, WHOLE, Device
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Shape, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 OWN, STOLEN = 0, 1
 
@@ -166,9 +166,11 @@ class Lws(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
+        if not view.num_waiting():
+            return  # workers that are free look for work once there is some
         freed, self._freed = self._freed, {}
         new, self._new = self._new, []
-        if not self._running and view.waiting_count:
+        if not self._running and view.num_waiting():
             freed = dict.fromkeys(range(len(self._nodes)))
         for node in freed:
             for worker in self._on_node[node]:
@@ -176,8 +178,6 @@ class Lws(Scheduler):
         for task, home in new:
             if task.state == WAITING and any(view.fits(mode) for mode in task.modes):
                 yield from self._find_worker(task, home, view)
-        if not view.waiting_count:
-            yield WAIT_FOR_READY
 
     def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
         """All that this worker can start now."""
@@ -256,7 +256,7 @@ class Lws(Scheduler):
             if mode.gpus <= 1:
                 placement = Placement(mode, (worker.device,))
             else:
-                placement = view.on_node(mode, worker.device.node, task)
+                placement = view.first(mode, task, node=worker.device.node)
                 if placement is None and mode.span_any:
                     placement = view.first(mode)
             if placement is not None and view.fits(mode, placement, (task,)):

@@ -25,7 +25,7 @@ from pydantic import Field
 from policies.dynamic.prices import check_costs, prices
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, View
+from sim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 ROUNDING = 1e-9
 
@@ -74,9 +74,8 @@ class MultiGeneration(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
-            yield WAIT_FOR_READY
             return
-        if self._tried == (view.releases, self._arrivals):
+        if self._tried == (view.changes.releases, self._arrivals):
             return
         offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
                   for gain, position in self._ways[index]]  # fmt: skip
@@ -91,7 +90,7 @@ class MultiGeneration(Scheduler):
             elif view.holds(task, placement):
                 self.gone(task)
                 yield Start(task, placement)
-        self._tried = (view.releases, self._arrivals)
+        self._tried = (view.changes.releases, self._arrivals)
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of the modes that the budget allows."""

@@ -99,8 +99,8 @@ class Occupancy:
     def update(self) -> None:
         """Bring it up to date; before a profile is made of it."""
         view = self._view
-        told = self._launches >= 0 and self._launches + len(self._new) == view.launches
-        if not told or not view.steady:
+        told = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
+        if not told or not view.changes.steady:
             self._make_anew()
         else:
             for task in self._new.values():
@@ -110,7 +110,7 @@ class Occupancy:
             for number in self._wrong:
                 self._renew(number)
             self._wrong.clear()
-        self._launches = view.launches
+        self._launches = view.changes.launches
         self.ending = bool(self._overrun)
         self.surprises += self.ending
         if len(self._changes) > 10_000:
@@ -131,19 +131,19 @@ class Occupancy:
         self._on = [{} for _ in view.cluster.nodes]
         self.timelines = [Timeline.empty(node, self._down, view.now) for node in view.cluster.nodes]
         for task in view.running("start"):
-            if view.placement_of(task) is not None and view.batch_of(task)[0] is task:
+            if view.launch_of(task).placement is not None and view.launch_of(task).tasks[0] is task:
                 self._add(task)
         self._look_for_overruns()
 
     def _add(self, task: Task) -> None:
         view, row = self._view, task.index
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         if placement is None:
             return
         counts: dict[int, int] = {}
         for device in placement.devices:
             counts[device.node] = counts.get(device.node, 0) + (placement.mode.gpus > 0)
-        run = self.runs[row] = Run(view.expected_finish(task), placement.mode, tuple(counts.items()))
+        run = self.runs[row] = Run(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
         heappush(self._ends, (run.end, row))
         for number in counts:
             self._on[number][row] = None

@@ -101,7 +101,7 @@ class PairRoom(Room):
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
         """The job goes on beside a partner who has the devices."""
-        placement = view.placement_of(job.task)
+        placement = view.launch_of(job.task).placement
         if placement is None or not self.join(placement):
             return False
         self.kept[job.task.index] = None
@@ -110,7 +110,7 @@ class PairRoom(Room):
     def seat(self, some: Sequence[Choice], view: View) -> None:
         """A job or a pair, if possible where one of them runs."""
         first = self._at_home(some, view)
-        placement = view.placement_of(first.job.task) if first is not None else self.place(some[0].mode)
+        placement = view.launch_of(first.job.task).placement if first is not None else self.place(some[0].mode)
         if placement is None:
             return
         if first is None:
@@ -149,7 +149,7 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
     """The first devices where a mode fits without a partner: of one that takes pairs no more than one is used."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
-    for node in view.nodes_fitting(mode):
+    for node in view.nodes.fitting(mode):
         devices = [
             device for device in view.cluster.nodes[node].accelerators
             if device.type is mode.type and view.load(device) + mode.share / WHOLE <= 1.0

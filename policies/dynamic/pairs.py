@@ -55,15 +55,16 @@ def place_alone(task: Task, view: View) -> Placement | None:
                 return placement
             continue
         for option in view.options(task, mode):
-            if not view.running_on(option.devices[0]):
+            if not view.running("start", option.devices[0]):
                 return option
     return None
 
 
 def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
     """Devices of one node that nobody else uses."""
-    for node in view.nodes_fitting(mode):
-        empty = [d for d in view.cluster.nodes[node].accelerators if d.type is mode.type and not view.running_on(d)]
+    for node in view.nodes.fitting(mode):
+        here = view.cluster.nodes[node].accelerators
+        empty = [device for device in here if device.type is mode.type and not view.running("start", device)]
         placement = Placement(mode, tuple(empty[: mode.gpus]))
         if len(empty) >= mode.gpus and view.fits(mode, placement) and view.holds(task, placement):
             return placement
@@ -74,10 +75,10 @@ def empty_at(mode: Mode, view: View) -> float:
     """When there will be as many devices on one node as a mode wants, with nobody else on them, by estimate."""
     ends: dict[Device, float] = {}
     for task in view.running("start"):
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         assert placement is not None
         for device in placement.devices:
-            ends[device] = max(ends.get(device, 0.0), view.expected_finish(task))
+            ends[device] = max(ends.get(device, 0.0), view.launch_of(task).finish)
     best = math.inf
     for node in view.cluster.nodes:
         free = sorted(ends.get(d, view.now) for d in node.accelerators if d.type is mode.type)
@@ -94,10 +95,10 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
     if not fractions and not whole:
         return
     for partner in view.running("start"):
-        placement = view.placement_of(partner)
+        placement = view.launch_of(partner).placement
         assert placement is not None
         device = placement.devices[0]
-        if placement.mode.gpus != 1 or len(view.running_on(device)) != 1:
+        if placement.mode.gpus != 1 or len(view.running("start", device)) != 1:
             continue
         for mode in whole:
             place = Placement(mode, placement.devices)
@@ -120,10 +121,10 @@ def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) ->
     """The fastest fraction in which the partner leaves room for the newcomer where it runs."""
     now, kind = placement.mode, newcomer.type
     stays = kind.sharing.kind == "mig" or not partner.shape.preemptible or partner.reads or partner.writes
-    if stays or view.stage_of(partner) != "compute":
+    if stays or view.launch_of(partner).stage != "compute":
         return None
     memory = float("inf") if kind.memory is None else kind.memory
-    free = view.free_on(placement.devices[0].node, "cpu") * 1000
+    free = view.free("cpu", placement.devices[0].node) * 1000
     for position in partner.modes_by_speed():
         mode = partner.modes[position]
         fits = is_fraction(mode) and mode.type is kind and mode.share + newcomer.share <= WHOLE
@@ -137,13 +138,13 @@ def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) ->
 
 def back_to(task: Task, view: View) -> Placement | None:
     """The fastest mode on the whole accelerator on which the task now has a fraction and nobody else runs."""
-    placement = view.placement_of(task)
+    placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode) or not task.shape.preemptible:
         return None
     now, device = placement.mode, placement.devices[0]
-    if len(view.running_on(device)) > 1 or view.stage_of(task) != "compute" or task.reads or task.writes:
+    if len(view.running("start", device)) > 1 or view.launch_of(task).stage != "compute" or task.reads or task.writes:
         return None
-    free = view.free_on(device.node, "cpu") * 1000
+    free = view.free("cpu", device.node) * 1000
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if mode.type is now.type and mode.gpus == 1 and mode.whole and now.type.sharing.kind != "mig":

@@ -31,7 +31,7 @@ class Reservation(NamedTuple):
         """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
         if len(self.nodes) > 1:
             return view.first(self.mode)
-        return view.on_node(self.mode, self.nodes[0][0], task)
+        return view.first(self.mode, task, node=self.nodes[0][0])
 
 
 class Profile:

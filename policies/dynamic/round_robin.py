@@ -59,7 +59,7 @@ class RoundRobin(ListScheduler):
         """Has the task computed for a quantum?  If not, its turn is prolonged: a stop would lose its transfers."""
         if self.turn_ends[task.index] > view.now:
             return False
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         assert placement is not None
         width = placement.mode.width
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / width

@@ -32,7 +32,7 @@ from sim.model.cluster import WHOLE, Cluster, Device, Node
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Mode, Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]
@@ -155,7 +155,6 @@ class RoundScheduler(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.jobs:
-            yield WAIT_FOR_READY
             return
         if view.now >= self._next:
             self._next = view.now + self.round_length
@@ -272,7 +271,7 @@ class RoundScheduler(Scheduler):
 
     def _may_stop(self, job: Job, view: View) -> bool:
         task = job.task
-        if not task.shape.preemptible or view.stage_of(task) != "compute":
+        if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
         computed = view.attained(task) - job.attained
         return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
@@ -312,7 +311,7 @@ class RoundScheduler(Scheduler):
 
     def _fill(self, view: View) -> Iterator[Decision]:
         """Waiting jobs on devices that stand idle, the most urgent first, where they are to run or are fastest."""
-        if self._tried == (view.releases, self._arrivals):
+        if self._tried == (view.changes.releases, self._arrivals):
             return
         blocked: dict[Mode, None] = {}
         waiting = [job for job in self.jobs.values() if job.mode < 0]
@@ -328,7 +327,7 @@ class RoundScheduler(Scheduler):
                 elif view.holds(job.task, placement):
                     yield self._start(job, placement, view)
                     break
-        self._tried = (view.releases, self._arrivals)
+        self._tried = (view.changes.releases, self._arrivals)
 
     def first(self, mode: Mode, view: View) -> Placement | None:
         """Where a waiting job may start within a round."""
@@ -358,7 +357,7 @@ class Room:
 
     def keep(self, job: Job, view: View) -> bool:
         """The job goes on where it runs, if that is still free."""
-        placement = view.placement_of(job.task)
+        placement = view.launch_of(job.task).placement
         if placement is None or not self._is_free(placement):
             return False
         self.kept[job.task.index] = None
@@ -367,7 +366,7 @@ class Room:
 
     def expect(self, chosen: list[tuple[Job, int]], view: View) -> None:
         for job, position in chosen:
-            placement = view.placement_of(job.task) if job.mode == position else None
+            placement = view.launch_of(job.task).placement if job.mode == position else None
             for device in placement.devices if placement is not None else ():
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 

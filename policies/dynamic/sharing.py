@@ -66,7 +66,7 @@ class SharingByTable(ListScheduler):
         most = 0.0
         later = self._alone_later(task, view)
         for pair in pairs(task, view):
-            partner_ends = view.expected_finish(pair.partner) - view.now
+            partner_ends = view.launch_of(pair.partner).finish - view.now
             apart = partner_ends + (later if later < math.inf else partner_ends + view.duration(task, pair.place))
             saved = apart * (1 - self.margin) - self.together(task, pair, view)
             if saved > most:
@@ -90,10 +90,10 @@ class SharingByTable(ListScheduler):
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
         """Sum of both finish times from now: slowed down until the first ends, then the other goes on alone."""
-        placement = view.placement_of(pair.partner)
+        placement = view.launch_of(pair.partner).placement
         assert placement is not None
         if pair.moved is None:
-            theirs, mode = view.expected_finish(pair.partner) - view.now, placement.mode
+            theirs, mode = view.launch_of(pair.partner).finish - view.now, placement.mode
         else:
             mode = pair.moved.mode
             theirs = view.duration(pair.partner, pair.moved) + pair.partner.shape.stopping.save

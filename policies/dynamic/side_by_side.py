@@ -145,7 +145,7 @@ class SideBySideScheduler(RoundScheduler):
             return super()._may_stop(job, view)
         # Of a shared device each has half, so what it attained says little about how long it computed.
         task = job.task
-        if not task.shape.preemptible or view.stage_of(task) != "compute":
+        if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
         computed = view.attained(task) - job.attained
         return computed >= 0.5 * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)

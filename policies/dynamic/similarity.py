@@ -62,7 +62,7 @@ class Similarity(ListScheduler):
         others = self._on_node.get(device.node, {}).values()
         alike = sum(likeness(task, other) for other in others)
         if not placement.mode.whole and not placement.mode.on_cpu:
-            alike += sum(likeness(task, other) for other in view.running_on(device))
+            alike += sum(likeness(task, other) for other in view.running("start", device))
         return self.sign * alike, view.load(device)
 
     def _noted(self, task: Task, placement: Placement) -> Placement:

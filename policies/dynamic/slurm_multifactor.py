@@ -36,8 +36,6 @@ from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
 from sim.policy import (
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
     Decision,
     Demand,
     Hold,
@@ -184,7 +182,7 @@ class SlurmMultifactor(Scheduler):
 
     def _count(self, view: View) -> None:
         """Bring the usage up to now.  Where rates change (transfers, shared devices, failures), ask task by task."""
-        if self._constant and not view.steady:
+        if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
                 entry.received = self._counted(entry)
@@ -231,12 +229,10 @@ class SlurmMultifactor(Scheduler):
         return math.fsum((*changing, *plain))
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.waiting_count:
-            yield WAIT_FOR_READY
+        if not view.num_waiting():
             return
         self._count(view)
         if self._nothing_fits(view):
-            yield WAIT_FOR_CHANGE
             return
         partitions = view.cluster.partitions
         behind: list[Task] = []
@@ -261,7 +257,6 @@ class SlurmMultifactor(Scheduler):
                 behind.append(task)
         if behind:
             yield from self._backfill(behind, view)
-        yield WAIT_FOR_CHANGE
 
     def _ranked(self, view: View) -> list[Task]:
         """What waits, in order."""

@@ -7,14 +7,14 @@ server, with exact estimates and stops that cost nothing, no policy has fewer ta
 m servers it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and
 Raz, 1997).  Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
 Cost: O(log n) a task and a stop, where running tasks compute steadily in their best mode: the sum of remaining time
-and present time is then constant, and a heap of it finds who has most left.  Else one pass over the running tasks
-for a head that does not fit.
+and present time is then constant, and a sorted list of it finds the task with most left.  Else one pass over the
+running tasks for a head that does not fit.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
 
 from policies.dynamic.preemptive import PreemptiveList
 from sim.model.plan import Placement
@@ -41,11 +41,11 @@ class Srtf(PreemptiveList):
         self._starts = 0
         self._limit = 64
         self._ends: list[tuple[float, int, Task]] = []
-        """(-end, number of the start, task): running tasks by the time at which they would end, and void entries."""
+        """(-end, number of the start, task): running tasks, the latest end first, and void entries."""
 
     def rank(self, task: Task, view: View) -> float:
         """Of a running task: the fraction still to do, times its estimate on its best mode."""
-        placement = view.placement_of(task)
+        placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
@@ -54,37 +54,28 @@ class Srtf(PreemptiveList):
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         super().starting(task, placement, view)
         mode = placement.mode
-        if not view.steady or task.estimates[task.shape.position[mode]] + mode.fixed > task.shortest_estimate:
+        if not view.changes.steady or task.estimates[task.shape.position[mode]] + mode.fixed > task.shortest_estimate:
             self._steady = False
             self._ends.clear()
         if self._steady:
             self._starts += 1
             task.memo = self._starts  # tells the entry of this start from those of earlier ones
-            heappush(self._ends, (-(view.now + task.shortest_remaining), self._starts, task))
-            if len(self._ends) > self._limit:  # void entries rarely come to the top by themselves
+            insort(self._ends, (-(view.now + task.shortest_remaining), self._starts, task))
+            if len(self._ends) > self._limit:
                 self._ends = [e for e in self._ends if e[2] is task or e[2].state == RUNNING and e[2].memo == e[1]]
-                heapify(self._ends)
                 self._limit = max(64, 2 * len(self._ends))
 
     def victims(self, key: float, view: View) -> Iterable[Task]:
-        return self._latest_ends(key, view) if self._steady and view.steady else super().victims(key, view)
+        return self._latest_ends(key, view) if self._steady and view.changes.steady else super().victims(key, view)
 
     def _latest_ends(self, key: float, view: View) -> Iterator[Task]:
-        """From the heap, as many as are asked for; who runs on goes back."""
-        ends, taken = self._ends, []
-        try:
-            while ends:
-                entry = heappop(ends)
-                end, start, task = -entry[0], entry[1], entry[2]
-                if task.state != RUNNING or task.memo != start:
-                    continue
-                taken.append(entry)
-                if not self.yields(end - view.now, key):
+        """The running tasks that must give way, the latest end first."""
+        now = view.now
+        for end, start, task in self._ends:
+            if task.state == RUNNING and task.memo == start:
+                if not self.yields(-end - now, key):
                     return
                 yield task
-        finally:
-            for entry in taken:
-                heappush(ends, entry)
 
     def yields(self, running: float, waiting: float) -> bool:
         return running > waiting * (1 + ROUNDING) + self.margin

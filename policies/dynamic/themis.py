@@ -23,7 +23,7 @@ from pydantic import Field
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
+from sim.policy import Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
 
 
 class Themis(Scheduler):
@@ -63,8 +63,7 @@ class Themis(Scheduler):
         return shared / (alone * max(1.0, jobs * part))
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.waiting_count:
-            yield WAIT_FOR_READY
+        if not view.num_waiting():
             return
         running, waiting = view.running("start"), view.waiting()
         jobs = len(running) + len(waiting)
@@ -84,7 +83,7 @@ class Themis(Scheduler):
                     placement = view.fit(task, self.rule)
             if placement is not None:
                 yield self._begin(task, placement, view)
-        if view.waiting_count:
+        if view.num_waiting():
             for task in over:  # outbid by nobody (a newcomer's ρ is 1/N, as that of a job never disturbed)
                 self._leases[task.index] = view.now + self.lease
             yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))

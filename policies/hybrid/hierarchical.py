@@ -41,7 +41,6 @@ from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.model.units import Seconds
 from sim.policy import (
-    WAIT_FOR_READY,
     Decision,
     ListScheduler,
     PlanProblem,
@@ -260,12 +259,9 @@ class Hierarchical(Scheduler):
             started |= yield from self._feed(view)
         until = min(group.until for group in self.groups) if self._with_timers else math.inf
         waits = any(kind.waiting for kind in self.kinds.values())
-        if not waits and until == math.inf:
-            yield WAIT_FOR_READY
-        else:
-            # Another plan is no use where this one moved nothing and nothing runs: only a change can help.
-            stuck = planned and not (moved or started or any(group.running for group in self.groups))
-            yield Wait(until=min(until, self._next) if waits and not stuck else until)
+        # Another plan is no use where this one moved nothing and nothing runs: only a change can help.
+        stuck = planned and not (moved or started or any(group.running for group in self.groups))
+        yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
         """Let the schedulers of groups where something changed decide; did any start anything?"""
@@ -451,7 +447,7 @@ class Hierarchical(Scheduler):
             group = self._group_of(placement)
             if group is not None and group.number in kind.holders and group.mask is not None:
                 others = ~sum(self.groups[number].mask or 0 for number in [*kind.holders][:LOOK])
-                placement = view.first_among(mode, others & ((1 << len(view.cluster.nodes)) - 1))
+                placement = view.first(mode, among=others & ((1 << len(view.cluster.nodes)) - 1))
                 group = None if placement is None else self._group_of(placement)
             if group is None or group.queued[mode.type] or (kind.number, group.number) in barred:
                 continue

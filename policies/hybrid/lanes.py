@@ -175,7 +175,7 @@ class Planned:
             if mode.gpus and any(device in devices for device in placement.devices):
                 return False
             part = count / max(1, mode.gpus)
-            free = view.free_on(node, view.cluster.nodes[node].cpu.type.name)
+            free = view.free(view.cluster.nodes[node].cpu.type.name, node)
             if mode.cpus and cores and mode.cpus * part / MILLI > free - cores + 1e-9:
                 return False
             if mode.memory and memory and mode.memory * part > self._memory(node, view) - memory:
@@ -191,7 +191,7 @@ class Planned:
         """A placement on one of these nodes that leaves what is planned in peace; None if there is none."""
         for node in nodes:
             if not mode.gpus:
-                placement = view.on_node(mode, node)
+                placement = view.first(mode, node=node)
                 if placement is not None and self.leaves(placement, end, slack, view):
                     return placement
                 continue

@@ -1,7 +1,7 @@
 """A part of the cluster as if it were all of it: what a scheduler inside a group sees.
 
 A part is some nodes and some types of device.  Placements come from these alone; times, data and random numbers are
-those of the run.  Cost: as the view's own verbs, but `nodes_fitting`, `options` and `nodes.candidates` pick out of
+those of the run.  Cost: as the view's own verbs, but `options`, `nodes.fitting` and `nodes.candidates` pick out of
 what fits on the whole cluster.
 """
 
@@ -49,10 +49,6 @@ class PartView:
     def now(self) -> float:
         return self._view.now
 
-    @property
-    def releases(self) -> int:
-        return self._view.releases
-
     @cached_property
     def cluster(self) -> Cluster:
         """The part as a cluster; made when somebody asks for it."""
@@ -75,58 +71,53 @@ class PartView:
 
     # Where does it fit? -------------------------------------------------------------------------------------
 
-    def first(self, mode: Mode) -> Placement | None:
-        if not self.has(mode):
+    def first(
+        self,
+        mode: Mode,
+        task: Task | None = None,
+        *,
+        node: int | None = None,
+        among: int | None = None,
+        by: Literal["node", "load"] = "node",
+    ) -> Placement | None:
+        view = self._view
+        if not self.has(mode) or (node is not None and not self.holds_node(node)):
             return None
-        return self._view.first(mode) if self._mask is None else self._view.first_among(mode, self._mask)
+        if node is not None or (self._mask is None and (by == "node" or among is None)):
+            return view.first(mode, task, node=node, among=among, by=by)
+        mask = self._mask if among is None else among if self._mask is None else among & self._mask
+        if by == "load":
+            found = view.first(mode, task, by=by)
+            if found is None or mask is None or all(mask >> device.node & 1 for device in found.devices):
+                return found
+            there = [place for node in self.nodes.fitting(mode) if (place := view.first(mode, task, node=node))]
+            return min(there, key=lambda place: view.load(place.devices[0]), default=None)
+        placement = view.first(mode, among=mask)
+        if placement is None or task is None or not view.items or view.holds(task, placement):
+            return placement
+        there_too = (view.first(mode, task, node=node) for node in self.nodes.fitting(mode))
+        return next((place for place in there_too if place is not None), None)
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)  # type: ignore[arg-type]
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
-            placement = self.first(mode)
-            if placement is None:
-                continue
-            if not self._view.items or self._view.holds(task, placement):
-                return placement
-            there = (self._view.on_node(mode, node, task) for node in self.nodes_fitting(mode))
-            found = next((place for place in there if place is not None), None)
-            if found is not None:
-                return found
-        return None
+        found = (self.first(task.modes[position], task) for position in task.modes_by_speed())
+        return next((placement for placement in found if placement is not None), None)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
             return self.contains(placement) and self._view.fits(mode, placement, tasks)
         return self.first(mode) is not None
 
-    def nodes_fitting(self, mode: Mode) -> list[int]:
+    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
         if not self.has(mode):
             return []
-        return [node for node in self._view.nodes_fitting(mode) if self.holds_node(node)]
-
-    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        if not (self.has(mode) and self.holds_node(node)):
-            return None
-        return self._view.on_node(mode, node, task)
-
-    def options(self, task: Task, mode: Mode) -> list[Placement]:
-        if not self.has(mode):
-            return []
-        return [place for place in self._view.options(task, mode) if self.contains(place)]
-
-    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
-        if not self.has(mode):
-            return None
-        found = self._view.emptiest(mode, task)
-        if found is None or self.contains(found):
-            return found
-        there = [place for node in self.nodes_fitting(mode) if (place := self._view.on_node(mode, node, task))]
-        return min(there, key=lambda place: self._view.load(place.devices[0]), default=None)
-
-    def alike(self, task: Task, mode: Mode) -> bool:
-        return self.has(mode) and self._view.alike(task, mode)
+        found = self._view.options(task, mode, distinct)
+        inside = [place for place in found if self.contains(place)]
+        if inside or not found or not distinct:
+            return inside
+        first = self.first(mode)  # all are alike, and the first of all lies elsewhere
+        return [] if first is None else [first]
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
         """As far as the whole cluster's answer lies in this part; else never."""
@@ -139,30 +130,28 @@ class PartView:
         found = self._view.make_room(task, victims)
         return found if found is not None and self.contains(found[0]) else None
 
-    def free(self, kind: str) -> float:
+    def free(self, kind: str, node: int | None = None) -> float:
         names = [one.name for one in self._types if kind in (one.kind, one.name)]
-        nodes = [node.index for node in self._view.cluster.nodes if self.holds_node(node.index)]
-        return sum(self._view.free_on(node, name) for node in nodes for name in names)
+        nodes = [one.index for one in self._view.cluster.nodes] if node is None else [node]
+        return sum(self._view.free(name, one) for one in nodes if self.holds_node(one) for name in names)
 
     # Who? ---------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
-        found, mine = self._view.running(by), self._running
+    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
+        found, mine = self._view.running(by, device), self._running
         return found if mine is None else [task for task in found if task.index in mine]
 
-    def waiting(self) -> list[Task]:
-        found, mine = self._view.waiting(), self._waiting
-        return found if mine is None else [task for task in found if task.index in mine]
-
-    @property
-    def waiting_count(self) -> int:
-        return self._view.waiting_count if self._waiting is None else len(self._waiting)
-
-    @property
-    def oldest(self) -> Task | None:
+    def waiting(self, count: int | None = None) -> list[Task]:
         if self._waiting is None:
-            return self._view.oldest
-        return min(self._waiting.values(), key=lambda task: (task.ready, task.index), default=None)
+            return self._view.waiting(count)
+        if count == 1:
+            return sorted(self._waiting.values(), key=lambda task: (task.ready, task.index))[:1]
+        return [task for task in self._view.waiting() if task.index in self._waiting][:count]
+
+    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+        if self._waiting is None or kind is not None or class_ is not None:
+            return self._view.num_waiting(kind, class_)
+        return len(self._waiting)
 
 
 class Never:
@@ -188,6 +177,11 @@ class NodesOfPart:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._nodes, name)
+
+    def fitting(self, mode: Mode) -> list[int]:
+        if not self._part.has(mode):
+            return []
+        return [node for node in self._nodes.fitting(mode) if self._part.holds_node(node)]
 
     def candidates(self, mode: Mode) -> np.ndarray:
         found = self._nodes.candidates(mode)  # brings the columns up to date

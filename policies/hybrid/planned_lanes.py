@@ -251,7 +251,7 @@ class Board:
 
     def finish(self, task: Task, view: View) -> float:
         """When a running task will end; of one that is late, or was before it was started over, by experience."""
-        end = view.expected_finish(task)
+        end = view.launch_of(task).finish
         if task.index not in self.running or (end > view.now and task.index not in self._late):
             return end
         job, since = self.running[task.index]

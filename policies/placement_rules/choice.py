@@ -82,7 +82,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
     """The node's first devices, for a fraction its fullest; with room for the task's data."""
-    return view.on_node(mode, node, task)
+    return view.first(mode, task, node=node)
 
 
 def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:

@@ -125,7 +125,7 @@ class Fgd:
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         """The devices on a node: of a fraction the GPU with the least rise, among equals the fullest."""
         if not mode.gpus or mode.whole:
-            return view.on_node(mode, node, task)
+            return view.first(mode, task, node=node)
         assert self._mix is not None and self._states is not None
         rises = self._mix.rises(self._states.states[int(self._states.of[node])], mode)
         share = view.nodes.accelerators.share[node]

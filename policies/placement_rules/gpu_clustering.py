@@ -51,7 +51,7 @@ class GpuClustering:
                 held[node] = 0.0
             there = []
             for task in tasks:
-                placement = view.placement_of(task) if task.state == RUNNING else None
+                placement = view.launch_of(task).placement if task.state == RUNNING else None
                 here = 0 if placement is None else sum(device.node == node for device in placement.devices)
                 if placement is None or not here or task in there:
                     continue

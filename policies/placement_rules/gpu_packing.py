@@ -41,5 +41,5 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
 
 def _fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
     if not mode.gpus or mode.whole:
-        return view.on_node(mode, node, task)
+        return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))

@@ -77,7 +77,7 @@ class Spread(_Weighing):
     @staticmethod
     def pick(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         if not mode.gpus or mode.whole:
-            return view.on_node(mode, node, task)
+            return view.first(mode, task, node=node)
         return on_gpu(task, mode, node, view, np.argsort(-view.nodes.accelerators.share[node], kind="stable"))
 
     def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:

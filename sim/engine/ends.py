@@ -132,7 +132,7 @@ class Ends:
                 self._countable = False
                 break
             else:
-                end = self.view.expected_finish(launch.task)
+                end = self.view.finish_of(launch)
             here = self.on[launch.placement.devices[0].node]
             insort(here, (end, launch.number, launch))
             if not exact:

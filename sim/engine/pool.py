@@ -16,7 +16,7 @@ SLACK = 64
 
 
 class PoolEnds:
-    """Expected ends of everything that runs, in order, for runs in which these do not move (`EngineView.steady`).
+    """Expected ends of everything that runs, in order, for runs in which these do not move (`Changes.steady`).
 
     Nodes do not matter to a gang that may take any whole accelerators of its type and nothing of a host: it fits as
     soon as so many are free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
@@ -55,7 +55,7 @@ class PoolEnds:
             if len(launch.tasks) > 1 or not capacity.index_of(mode).simple:
                 self._countable = False
                 break
-            end = self.view.expected_finish(launch.task)
+            end = self.view.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
         if len(self.ends) > 2 * len(self.running) + SLACK:
             self.ends = [entry for entry in self.ends if entry[1] in self.running]

@@ -92,12 +92,12 @@ class EarliestFit:
         return True
 
     def _find(self) -> None:
-        now_fitting = self.view.fit(self.task) if self.mode is None else self.view.first(self.mode)
+        now_fitting = self.view.fit(self.task) if self.mode is None else self._capacity.first(self.mode)
         if now_fitting is not None:
             self.time, self._placement = self.view.now, now_fitting
             return
         modes = self._modes
-        counted = steady = self.view.steady
+        counted = steady = self.view.changes.steady
         for mode in modes:
             if mode.limited:
                 self._find_limited(modes)
@@ -119,7 +119,7 @@ class EarliestFit:
             if launch.number in seen:
                 continue
             seen.add(launch.number)
-            end = max(self.view.now, self.view.expected_finish(running))
+            end = max(self.view.now, self.view.finish_of(launch))
             if self._placement is not None and end > self.time:
                 return
             nodes = list(dict.fromkeys(device.node for device in launch.placement.devices))
@@ -181,7 +181,7 @@ class EarliestFit:
             for mode in modes:
                 found = self._with_room(mode)
                 if found is not None:
-                    self.time = max(self.view.now, self.view.expected_finish(running))
+                    self.time = max(self.view.now, self.view.finish_of(launch))
                     self._placement = found
                     return
 
@@ -247,7 +247,7 @@ class EarliestFit:
                 if launch.number <= self._known:
                     break
                 here = any(device.node == number for device in launch.placement.devices)
-                if here and self.view.expected_finish(launch.task) <= self.time:
+                if here and self.view.finish_of(launch) <= self.time:
                     release(sketch, launch.placement, launch)
         return self._sketches[number]
 

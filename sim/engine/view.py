@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim.engine.backlog import Backlog
@@ -62,6 +63,57 @@ class EngineTimes(NamedTuple):
     end: float
 
 
+class Changes:
+    """See `sim.policy.contract.Changes`."""
+
+    __slots__ = ("_capacity", "_simulation")
+
+    def __init__(self, simulation: Simulation):
+        self._capacity = simulation.capacity
+        self._simulation = simulation
+
+    @property
+    def releases(self) -> int:
+        return self._capacity.releases
+
+    @property
+    def launches(self) -> int:
+        return self._simulation.last_launch
+
+    @property
+    def steady(self) -> bool:
+        return self._simulation.steady
+
+
+class LaunchSeen:
+    """See `sim.policy.contract.LaunchSeen`."""
+
+    __slots__ = ("_view", "_launch")
+
+    def __init__(self, view: EngineView, launch: Launch | None):
+        self._view = view
+        self._launch = launch
+
+    @property
+    def placement(self) -> Placement | None:
+        return None if self._launch is None else self._launch.placement
+
+    @property
+    def stage(self) -> str | None:
+        launch = self._launch
+        if launch is None:
+            return None
+        return "compute" if launch.table is None else STAGE_NAMES[launch.table.stage(self._view.now)]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return () if self._launch is None else self._launch.tasks
+
+    @property
+    def finish(self) -> float:
+        return math.inf if self._launch is None else self._view.finish_of(self._launch)
+
+
 def _by_readiness(task: Task) -> tuple[float, int]:
     return task.ready, task.index
 
@@ -80,7 +132,7 @@ class EngineView:
         self.items: Sequence[Item] = simulation.tasks.items
         self.random = simulation.input.random.stream("policy")
         self.nodes = NodeColumns(simulation.capacity)
-        self.first = simulation.capacity.first
+        self.changes = Changes(simulation)
         self._with_items = bool(simulation.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
@@ -94,18 +146,6 @@ class EngineView:
     @property
     def now(self) -> float:
         return self._clock._now
-
-    @property
-    def releases(self) -> int:
-        return self._capacity.releases
-
-    @property
-    def launches(self) -> int:
-        return self._simulation.last_launch
-
-    @property
-    def steady(self) -> bool:
-        return self._simulation.steady
 
     @cached_property
     def ends(self) -> Ends:
@@ -129,11 +169,11 @@ class EngineView:
             return rule(task, self)
         if self._with_items:
             return self._fit_with_items(task)
-        modes = task.shape.modes
+        modes, first = task.shape.modes, self._capacity.first
         if len(modes) == 1:
-            return self.first(modes[0])
+            return first(modes[0])
         for position in task.modes_by_speed():
-            placement = self.first(modes[position])
+            placement = first(modes[position])
             if placement is not None:
                 return placement
         return None
@@ -141,17 +181,37 @@ class EngineView:
     def _fit_with_items(self, task: Task) -> Placement | None:
         """As `fit`, passing over devices without room for the task's data."""
         for position in task.modes_by_speed():
-            mode = task.shape.modes[position]
-            placement = self.first(mode)
-            if placement is None or self.holds(task, placement):
-                if placement is not None:
-                    return placement
-                continue
-            for node in self.nodes_fitting(mode):
-                placement = self.on_node(mode, node, task)
-                if placement is not None:
-                    return placement
+            placement = self._first_with_items(task.shape.modes[position], task)
+            if placement is not None:
+                return placement
         return None
+
+    def first(
+        self,
+        mode: Mode,
+        task: Task | None = None,
+        *,
+        node: int | None = None,
+        among: int | None = None,
+        by: Literal["node", "load"] = "node",
+    ) -> Placement | None:
+        if by == "load":
+            return self._emptiest(mode, task)
+        if node is not None:
+            return self._on_node(mode, node, task)
+        if among is not None:
+            return self._first_among(mode, among)
+        if task is not None and self._with_items:
+            return self._first_with_items(mode, task)
+        return self._capacity.first(mode)
+
+    def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
+        """Passing over devices without room for the task's data."""
+        placement = self._capacity.first(mode)
+        if placement is None or self.holds(task, placement):
+            return placement
+        there = (self._on_node(mode, node, task) for node in self.nodes.fitting(mode))
+        return next((placement for placement in there if placement is not None), None)
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
         """Is there room for the data these tasks read and write there, besides their own memory?"""
@@ -160,7 +220,7 @@ class EngineView:
         refusal = self._simulation.launches.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
-    def first_among(self, mode: Mode, nodes: int) -> Placement | None:
+    def _first_among(self, mode: Mode, nodes: int) -> Placement | None:
         mask = self._capacity.mask(mode) & nodes
         if mask:
             return self._capacity.on_node(mode, self._capacity.nodes[(mask & -mask).bit_length() - 1])
@@ -168,8 +228,8 @@ class EngineView:
             return None
         return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
 
-    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
-        """See the contract.  Cost: O(1) for whole devices, else linear in those on which it fits."""
+    def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
+        """The first by load.  Cost: O(1) for whole devices, else linear in those on which it fits."""
         only = self._only.get(mode)
         if only is None:
             only = self._only[mode] = self._only_place(mode)
@@ -180,13 +240,16 @@ class EngineView:
             room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
             return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
-            return self.first(mode)
+            return self.first(mode, task)
         if task is not None and self._with_items:
             there = {option: option.devices[0] for option in self.options(task, mode)}
-            return min(there, key=lambda p: (self.load(there[p]), self.missing_bytes(task, there[p])), default=None)
+            return min(there, key=lambda p: (self.load(there[p]), self._missing_bytes(task, there[p])), default=None)
         offers = self.offers
         offer = offers.of(mode) if offers.serves(mode) else offers.by_looking(mode)
         return None if offer is None else offer[0]
+
+    def _missing_bytes(self, task: Task, device: Device) -> int:
+        return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
         """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""
@@ -197,10 +260,7 @@ class EngineView:
             return ()
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
-    def nodes_fitting(self, mode: Mode) -> list[int]:
-        return list(self._capacity.nodes_in(self._capacity.mask(mode)))
-
-    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
+    def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
         """The devices the mode would take on one node; with a task: devices that hold its data as well."""
         mask = self._capacity.mask(mode)
         if not mask >> node & 1:
@@ -215,10 +275,12 @@ class EngineView:
         ]
         return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
 
-    def options(self, task: Task, mode: Mode) -> list[Placement]:
-        """Every placement of a one-device mode that fits now; of a gang one a node."""
+    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
+        if distinct and self._alike(task, mode):
+            first = self._capacity.first(mode)
+            return [] if first is None else [first]
         found = []
-        for node in self.nodes_fitting(mode):
+        for node in self.nodes.fitting(mode):
             state = self._capacity.nodes[node]
             if mode.gpus == 1:
                 for gpu in state.gpus:
@@ -227,12 +289,12 @@ class EngineView:
                         if not self._with_items or self.holds(task, placement):
                             found.append(placement)
             else:
-                placement_here = self.on_node(mode, node, task)
+                placement_here = self._on_node(mode, node, task)
                 if placement_here is not None:
                     found.append(placement_here)
         return found
 
-    def alike(self, task: Task, mode: Mode) -> bool:
+    def _alike(self, task: Task, mode: Mode) -> bool:
         """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
@@ -249,7 +311,7 @@ class EngineView:
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
             return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
-        return bool(self._capacity.mask(mode)) or (mode.span_any and self.first(mode) is not None)
+        return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
         """See the contract: one test where nothing is limited."""
@@ -353,10 +415,11 @@ class EngineView:
         done = table.total - table.left + table.rate * (now - table.updated)
         return max(0.0, expected - done)
 
-    def expected_finish(self, task: Task) -> float:
-        return self._end(task._launch)
+    def launch_of(self, task: Task) -> LaunchSeen:
+        return LaunchSeen(self, task._launch)
 
-    def _end(self, launch: Launch) -> float:
+    def finish_of(self, launch: Launch) -> float:
+        """When a launch will end, as far as estimates, present rates and the launches before it tell."""
         if launch.table is None:
             # The very float of the event, if the estimate is exact: not now + what is left.
             return max(self.now, launch.decided + planned(launch))
@@ -420,7 +483,7 @@ class EngineView:
         ends = []
         for launch in self._simulation.launches_on(device):
             if launch.table is None:
-                ends.append(self._end(launch))
+                ends.append(self.finish_of(launch))
                 times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
             else:
                 times = self._follow(launch, times)
@@ -440,60 +503,41 @@ class EngineView:
 
     # Who? ---------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         self._count_question()
-        launches = list(self._simulation.running.values())
+        simulation = self._simulation
+        launches = list(simulation.running.values()) if device is None else simulation.launches_on(device)
         if by == "finish":
-            launches.sort(key=self._end)
+            launches.sort(key=self.finish_of)
         return [task for launch in launches for task in launch.tasks]
 
-    def running_on(self, device: Device) -> list[Task]:
-        """Running tasks on a device, in the order of their start."""
-        return [task for launch in self._simulation.launches_on(device) for task in launch.tasks]
-
-    def placement_of(self, task: Task) -> Placement | None:
-        """Where a running task runs."""
-        return None if task._launch is None else task._launch.placement
-
-    def stage_of(self, task: Task) -> str | None:
-        """The stage of a running task's launch: preparing, upload, restore, queued for compute, compute, download."""
-        launch = task._launch
-        if launch is None:
-            return None
-        return "compute" if launch.table is None else STAGE_NAMES[launch.table.stage(self.now)]
-
-    def batch_of(self, task: Task) -> tuple[Task, ...]:
-        """The tasks of a running task's launch."""
-        return () if task._launch is None else task._launch.tasks
-
-    def waiting(self) -> list[Task]:
-        self._count_question()
-        tasks = list(self._simulation.waiting.values())
+    def waiting(self, count: int | None = None) -> list[Task]:
+        waiting = self._simulation.waiting.values()
+        if count is None:
+            self._count_question()
+        elif not self._slices:
+            return list(islice(waiting, count))
+        tasks = list(waiting)
         if not self._slices:
             return tasks
-        for queue in self._slices:
-            tasks += queue.fresh()
-        return sorted(tasks, key=_by_readiness)
+        if count == 1:
+            tasks += (head for queue in self._slices if (head := queue.first_fresh()) is not None)
+        else:
+            for queue in self._slices:
+                tasks += queue.fresh()
+        return sorted(tasks, key=_by_readiness)[:count]
 
-    @property
-    def waiting_count(self) -> int:
-        return len(self._simulation.waiting) + sum(queue.fresh_count for queue in self._slices)
-
-    @property
-    def oldest(self) -> Task | None:
-        waiting = self._simulation.waiting.values()
-        if not self._slices:
-            return next(iter(waiting), None)
-        heads = [*waiting, *(queue.first_fresh() for queue in self._slices)]
-        return min((head for head in heads if head is not None), key=_by_readiness, default=None)
+    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+        if kind is None and class_ is None:
+            return len(self._simulation.waiting) + sum(queue.fresh_count for queue in self._slices)
+        return self._work_ahead().count(kind, class_)
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         return self._simulation._queue_of.get(task.shape)
 
-    def free(self, kind: str) -> float:
-        return sum(self.free_on(node.index, kind) for node in self._capacity.nodes)
-
-    def free_on(self, node: int, kind: str) -> float:
+    def free(self, kind: str, node: int | None = None) -> float:
+        if node is None:
+            return sum(self.free(kind, one.index) for one in self._capacity.nodes)
         state = self._capacity.nodes[node]
         if not state.up:
             return 0.0
@@ -515,9 +559,6 @@ class EngineView:
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
         return self._work_ahead().seconds(kind, class_)
 
-    def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
-        return self._work_ahead().count(kind, class_)
-
     def _work_ahead(self) -> Backlog:
         simulation = self._simulation
         if simulation.backlog is None:
@@ -533,9 +574,6 @@ class EngineView:
         devices = self.cluster.devices
         return [devices[place] if place >= 0 else -1 - place for place in self._places.where[item]]
 
-    def missing_bytes(self, task: Task, device: Device) -> int:
-        return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
-
     # What if? -------------------------------------------------------------------------------------------------
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
@@ -544,47 +582,62 @@ class EngineView:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
-        counted = all(map(capacity.countable, modes))
-        tallies: dict[int, Tally] = {}
-        sketches: dict[int, NodeState] = {}
+        counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
+        counting = all(counted.values())
+        wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None
+        kind = capacity.types[modes[0].type]
+        lacking: dict[int, int] = {}
+        """By node the accelerators that it lacks, where that tells that nothing fits yet without a look at the rest."""
         stopped: dict[int, list[Task]] = {}
+        sketches: dict[int, NodeState] = {}
+        seen: set[int] = set()
         for victim in victims:
-            if not victim.shape.preemptible or victim._launch is None:
-                continue
             launch = victim._launch
-            if not stopped and launch.placement.mode is modes[0]:
-                # The first victim holds just what is wanted: nothing has to be tried out.
-                return launch.placement, [victim]
-            if counted and not capacity.countable(launch.placement.mode):
-                counted = False
-                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
-            if counted:
-                number = launch.placement.devices[0].node
-                tally = tallies.get(number)
-                if tally is None:
-                    tally = tallies[number] = Tally(capacity.nodes[number])
-                    stopped[number] = []
-                if any(launch is other._launch for other in stopped[number]):
-                    continue
-                tally.release(launch.placement)
-                stopped[number].append(victim)
-                for mode in modes:
-                    if tally.fits(mode, capacity.types[mode.type]):
-                        return self._sparing_counted(number, mode, stopped[number])
+            if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
-            for number in dict.fromkeys(device.node for device in launch.placement.devices):
-                if number not in sketches:
-                    sketches[number] = sketch_of(capacity.nodes[number])
-                    stopped[number] = []
-                if launch in (other._launch for other in stopped[number]):
+            seen.add(launch.number)
+            held = launch.placement
+            if not stopped and held.mode is modes[0]:
+                # The first victim holds just what is wanted: nothing has to be tried out.
+                return held, [victim]
+            if held.mode not in counted:
+                counted[held.mode] = capacity.countable(held.mode)
+            if counting and not counted[held.mode]:
+                counting, wanted = False, None
+                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
+            if not counting:
+                for number in dict.fromkeys(device.node for device in held.devices):
+                    if number not in sketches:
+                        sketches[number] = sketch_of(capacity.nodes[number])
+                        stopped[number] = []
+                    release(sketches[number], held, launch)
+                    stopped[number].append(victim)
+                    for mode in modes:
+                        if on_sketch(sketches[number], mode) is not None:
+                            return self._sparing(number, mode, stopped[number])
+                continue
+            number = held.devices[0].node
+            if number not in stopped:
+                stopped[number] = []
+                lacking[number] = 0 if wanted is None else wanted.gpus - capacity.nodes[number].open[kind].bit_count()
+            stopped[number].append(victim)
+            if wanted is not None:
+                if held.mode.gpus and held.mode.type is wanted.type:
+                    lacking[number] -= held.mode.gpus
+                if lacking[number] > 0:
                     continue
-                release(sketches[number], launch.placement, launch)
-                stopped[number].append(victim)
-                for mode in modes:
-                    placement = on_sketch(sketches[number], mode)
-                    if placement is not None:
-                        return self._sparing(number, mode, stopped[number])
+            tally = self._tally_without(number, stopped[number])
+            for mode in modes:
+                if tally.fits(mode, capacity.types[mode.type]):
+                    return self._sparing_counted(number, mode, stopped[number])
         return None
+
+    def _tally_without(self, number: int, victims: list[Task]) -> Tally:
+        """What would be free on a node without these tasks, where counting is enough."""
+        tally = Tally(self._capacity.nodes[number])
+        for victim in victims:
+            tally.release(victim._launch.placement)
+        return tally
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
         """A node as it would be without these tasks."""
@@ -596,9 +649,7 @@ class EngineView:
     def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
         """As `_sparing`, where counting is enough."""
         kind = self._capacity.types[mode.type]
-        tally = Tally(self._capacity.nodes[number])
-        for victim in victims:
-            tally.release(victim._launch.placement)
+        tally = self._tally_without(number, victims)
         needed = list(victims)
         for spared in victims[:-1]:
             tally.occupy(spared._launch.placement)

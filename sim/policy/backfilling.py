@@ -154,7 +154,7 @@ class Backfilling(ListScheduler):
     def _same_head(self, view: View) -> list[Task] | None:
         """The head, if it is the one of the last round and nothing has come free since."""
         tasks = self.window.tasks
-        if self._stuck is not None and tasks and self._stuck == (tasks[0], view.releases):
+        if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]
         self._stuck = None
         return None
@@ -182,15 +182,15 @@ class Backfilling(ListScheduler):
             position += 1
         # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
         if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:
-            self._stuck = heads[0], view.releases
+            self._stuck = heads[0], view.changes.releases
         return heads
 
     def _look_anew(self, heads: list[Task], view: View) -> None:
         """Who has to be looked at in this round: those behind `window.changed`, with demands that are not `_full`."""
         window = self.window
         self._shadows.clear()
-        if view.releases != self._releases or heads != self._heads:
-            self._releases, self._heads = view.releases, heads
+        if view.changes.releases != self._releases or heads != self._heads:
+            self._releases, self._heads = view.changes.releases, heads
             window.changed = 0
             self._due.clear()
             self._soonest = math.inf
@@ -248,7 +248,7 @@ class Backfilling(ListScheduler):
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            for node in view.nodes_fitting(mode):
-                placement = None if node in reserved else view.on_node(mode, node, task)
+            for node in view.nodes.fitting(mode):
+                placement = None if node in reserved else view.first(mode, task, node=node)
                 if placement is not None:
                     yield placement

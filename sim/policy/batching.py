@@ -243,7 +243,7 @@ class Dispatcher:
         """Decisions of this round; the Wait at the end is for the scheduler to yield."""
         if len(self.counters) == 1:  # nearly always: two lists less a round
             counter = self.counters[0]
-            if counter.due(view.now, view.releases):
+            if counter.due(view.now, view.changes.releases):
                 while (yield from self._step(counter, view)):
                     pass
             counter.queue.want(counter.count or 0)
@@ -255,7 +255,7 @@ class Dispatcher:
             self._index = Index.serves(self.counters, view) and Index(order, self.counters)
         if self._index:
             return (yield from self._index.schedule(view))
-        releases = view.releases
+        releases = view.changes.releases
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
             counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
@@ -281,7 +281,7 @@ class Dispatcher:
     def _step(self, counter: Counter, view: View) -> Generator[Decision, None, bool]:
         """Ask the service's policy once; True if it may go on at once."""
         queue = counter.queue
-        counter.asked, counter.releases, counter.ended = True, view.releases, queue.over
+        counter.asked, counter.releases, counter.ended = True, view.changes.releases, queue.over
         counter.until, counter.count = math.inf, None
         if not len(queue):
             counter.asked = False
@@ -297,7 +297,7 @@ class Dispatcher:
     def _full(counter: Counter, view: View) -> bool:
         """Is there surely no room for the next request?"""
         modes = counter.queue.service.shape.modes
-        return len(modes) == 1 and view.emptiest(modes[0]) is None
+        return len(modes) == 1 and view.first(modes[0], by="load") is None
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
@@ -305,10 +305,10 @@ class Dispatcher:
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:
-            return view.emptiest(modes[0])
+            return view.first(modes[0], by="load")
         head = counter.queue.head
         for position in head.modes_by_speed():
-            placement = view.emptiest(modes[position], head if data else None)
+            placement = view.first(modes[position], head if data else None, by="load")
             if placement is not None:
                 return placement
         return None

@@ -350,21 +350,30 @@ class Shadow(Protocol):
         ...
 
 
-class View(Protocol):
-    """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state."""
-
-    cluster: Cluster
-    random: np.random.Generator
-    items: Sequence[Item]
-    nodes: Any
-    """Free capacity as NumPy columns: `cores`, `memory`, `gpus[type name]`; `candidates(mode)` gives the indexes
-    of the nodes on which a mode fits, with the columns fresh (`refresh()` does only that).  `accelerators` has every
-    GPU on its own: `share`, `room`, `kind` by node and position, `stamp` by node, which says what changed."""
+class LaunchSeen(Protocol):
+    """How a task runs, as of now; of a task that does not run all is None, empty or inf."""
 
     @property
-    def now(self) -> float:
-        """The simulated time, seconds."""
+    def placement(self) -> Placement | None: ...
+
+    @property
+    def stage(self) -> str | None:
+        """preparing, upload, restore, queued for compute, compute or download."""
         ...
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks of the launch: several are a batch."""
+        ...
+
+    @property
+    def finish(self) -> float:
+        """When it will end, as far as estimates, present rates and the launches before it tell."""
+        ...
+
+
+class Changes(Protocol):
+    """What tells a policy that keeps what it found whether that still holds."""
 
     @property
     def releases(self) -> int:
@@ -381,105 +390,69 @@ class View(Protocol):
         """Does every task, in this run and up to now, compute from its start to its end or stop at nominal rate?"""
         ...
 
+
+class View(Protocol):
+    """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state.
+
+    Every verb tells the truth about tasks, requests of services and language models alike.
+    """
+
+    cluster: Cluster
+    random: np.random.Generator
+    items: Sequence[Item]
+    nodes: Any
+    """Free capacity by node.  `fitting(mode)`: indexes of the nodes on which a mode of one node fits now, ascending.
+    As NumPy columns: `cores`, `memory`, `gpus[type name]`; `candidates(mode)` gives those indexes as an array, with
+    the columns fresh (`refresh()` does only that).  `accelerators` has every GPU on its own: `share`, `room`, `kind`
+    by node and position, `stamp` by node, which says what changed."""
+
+    @property
+    def now(self) -> float:
+        """The simulated time, seconds."""
+        ...
+
+    @property
+    def changes(self) -> Changes:
+        """Counters that tell whether what a policy keeps still holds."""
+        ...
+
+    # Where does it fit?
+
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""
         ...
 
-    def first(self, mode: Mode) -> Placement | None:
-        """The first devices on which a mode fits now."""
+    def first(
+        self,
+        mode: Mode,
+        task: Task | None = None,
+        *,
+        node: int | None = None,
+        among: int | None = None,
+        by: Literal["node", "load"] = "node",
+    ) -> Placement | None:
+        """The first devices on which a mode fits now; with a task, with room for its data (`node`, `by`, or neither).
+
+        node: on this node alone.  among: on these nodes; bit n is set for node n.  by="load": of the devices on which
+        a mode of one whole device fits the one with the least in flight, among equals one that holds the data.
+        """
         ...
 
-    def first_among(self, mode: Mode, nodes: int) -> Placement | None:
-        """The same on some nodes: `nodes` has bit n set for node n."""
-        ...
-
-    def emptiest(self, mode: Mode, task: Task | None = None) -> Placement | None:
-        """Of the devices on which a mode of one whole device fits now, with the task's data, the one with the least
-        in flight; among equals one that holds the data, then the first."""
-        ...
-
-    def nodes_fitting(self, mode: Mode) -> list[int]:
-        """Indexes of the nodes on which a mode (of one node) fits now, ascending."""
-        ...
-
-    def on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        """The devices a mode would take on one node, if it fits there now; with a task, with its data."""
-        ...
-
-    def options(self, task: Task, mode: Mode) -> list[Placement]:
-        """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node."""
-        ...
-
-    def alike(self, task: Task, mode: Mode) -> bool:
-        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
-        ...
-
-    def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Is there room for the data the task reads and writes there, besides its own memory?"""
+    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
+        """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node.
+        distinct: only the first where the task would end at the same time on all of them."""
         ...
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
         ...
 
+    def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
+        """Is there room for the data the task reads and writes there, besides its own memory?"""
+        ...
+
     def over_limit(self, task: Task) -> bool:
         """Does a limit on what its partition has in use keep the task from starting, whatever else is free?"""
-        ...
-
-    def duration(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds from a start there now to its finish: missing data, remaining work, download."""
-        ...
-
-    def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """The same by stage, of one task or a batch: ready, write_back, upload, restore, compute, download."""
-        ...
-
-    def expected_finish(self, task: Task) -> float:
-        """When a running task will end, as far as estimates, present rates and the launches before it tell."""
-        ...
-
-    def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
-        ...
-
-    def remaining(self, task: Task) -> float:
-        """Estimated compute seconds left: of a running task in its mode, of a waiting one in its best."""
-        ...
-
-    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
-        """Running tasks by estimated finish or by start."""
-        ...
-
-    def running_on(self, device: Device) -> list[Task]:
-        """Running tasks on a device, in the order of their start."""
-        ...
-
-    def placement_of(self, task: Task) -> Placement | None:
-        """Where a running task runs."""
-        ...
-
-    def stage_of(self, task: Task) -> str | None:
-        """The stage of a running task's launch."""
-        ...
-
-    def batch_of(self, task: Task) -> tuple[Task, ...]:
-        """The tasks of a running task's launch."""
-        ...
-
-    @property
-    def waiting_count(self) -> int: ...
-
-    @property
-    def oldest(self) -> Task | None:
-        """The waiting task that became ready first."""
-        ...
-
-    def queue_of(self, task: Task) -> RequestQueue | None:
-        """The queue that a request waits in, or will wait in; None where the task is no request."""
-        ...
-
-    def waiting(self) -> list[Task]:
-        """Waiting tasks in the order in which they became ready.  Linear: for policies that need no more."""
         ...
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
@@ -491,12 +464,50 @@ class View(Protocol):
         where it would run and which of them must stop; None if not even all of them suffice."""
         ...
 
-    def free(self, kind: str) -> float:
-        """Free cores (kind "cpu") or free GPUs of a kind or type, fractions included."""
+    # How long?
+
+    def duration(self, task: Task, placement: Placement) -> float:
+        """Estimated seconds from a start there now to its finish: missing data, remaining work, download."""
         ...
 
-    def free_on(self, node: int, kind: str) -> float:
-        """The same on one node."""
+    def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
+        """The same by stage, of one task or a batch: ready, write_back, upload, restore, compute, download."""
+        ...
+
+    def remaining(self, task: Task) -> float:
+        """Estimated compute seconds left: of a running task in its mode, of a waiting one in its best."""
+        ...
+
+    def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
+        """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
+        ...
+
+    # What runs and what waits?
+
+    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
+        """Running tasks, on one device or all, by estimated finish or by start."""
+        ...
+
+    def launch_of(self, task: Task) -> LaunchSeen:
+        """How a running task runs: `placement`, `stage`, `tasks` of its launch, `finish` as estimated."""
+        ...
+
+    def waiting(self, count: int | None = None) -> list[Task]:
+        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one."""
+        ...
+
+    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+        """The number of waiting tasks: all, or those whose best mode is of a kind or type, and of a class."""
+        ...
+
+    def queue_of(self, task: Task) -> RequestQueue | None:
+        """The queue that a request waits in, or will wait in; None where the task is no request."""
+        ...
+
+    # How much?
+
+    def free(self, kind: str, node: int | None = None) -> float:
+        """Free cores (kind "cpu") or free GPUs of a kind or type, fractions included; on one node, or on all."""
         ...
 
     def load(self, device: Device) -> float:
@@ -507,18 +518,10 @@ class View(Protocol):
         """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
         ...
 
-    def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
-        """Waiting tasks whose best mode is of this kind, of this class."""
-        ...
-
     def attained(self, who: Task | str) -> float:
         """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
         ...
 
     def holders(self, item: int) -> list[Device | int]:
         """Where valid copies of an item lie: devices, and node indexes for host memory."""
-        ...
-
-    def missing_bytes(self, task: Task, device: Device) -> int:
-        """Bytes of the items a task reads that are not on the device."""
         ...

@@ -134,8 +134,8 @@ class Index:
             elif state == HELD:
                 self._enter(number, HELD)  # its oldest request may be another one
         self.bell.clear()
-        if self._releases != view.releases:
-            self._releases = view.releases
+        if self._releases != view.changes.releases:
+            self._releases = view.changes.releases
             for number in list(self._timed):
                 self._look(number)
             for line in self._lines:

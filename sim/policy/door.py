@@ -50,7 +50,7 @@ class Door(Window):
     def _look_around(self) -> None:
         """Who has started, moved or been stopped since the last look?"""
         view = self.view
-        seen = view.launches, view.releases
+        seen = view.changes.launches, view.changes.releases
         if seen == self._seen:
             return
         self._seen = seen
@@ -58,16 +58,16 @@ class Door(Window):
             if task.state == WAITING:
                 del self._started[task.index]
                 self.ready(task)
-            elif view.placement_of(task) is not placement:
+            elif view.launch_of(task).placement is not placement:
                 self._follow(task)
         for task in [task for task in self._waiting.values() if task.state == RUNNING]:
             self._follow(task)
 
     def _follow(self, task: Task) -> None:
-        placement = self.view.placement_of(task)
+        placement = self.view.launch_of(task).placement
         if placement is not None:
             self._started[task.index] = task, placement
-            self.follow(task, placement, self.view.expected_finish(task))
+            self.follow(task, placement, self.view.launch_of(task).finish)
 
     def _forget(self, task: Task) -> None:
         self._started.pop(task.index, None)

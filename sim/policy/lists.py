@@ -149,7 +149,8 @@ class ListScheduler(Scheduler):
         """
         if self._pause is None:
             plain = self.placement is None and not self.drop_expired and not view.items
-            plain = plain and type(self).schedule is ListScheduler.schedule
+            kind = type(self)
+            plain = plain and kind.schedule is ListScheduler.schedule and kind.place is ListScheduler.place
             self._pause = WAIT_FOR_FIT if plain else WAIT_FOR_CHANGE
         return self._pause
 
@@ -200,13 +201,13 @@ class ListScheduler(Scheduler):
     def set_aside(self, task: Task, view: View) -> Hold:
         """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""
         self.queue.remove(task)
-        self._aside_since = view.releases
+        self._aside_since = view.changes.releases
         self._aside[task.index] = task
         return Hold(task, "quota")
 
     def bring_back(self, view: View) -> None:
         """Queue those that were set aside, if something has come free since."""
-        if self._aside and view.releases != self._aside_since:
+        if self._aside and view.changes.releases != self._aside_since:
             for kept in self._aside.values():
                 if kept.state == WAITING:
                     self._line(kept).push(self.order(kept), kept)
@@ -221,8 +222,8 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        if view.releases != self._releases:  # capacity has come free: what was blocked may fit
-            self._releases = view.releases
+        if view.changes.releases != self._releases:  # capacity has come free: what was blocked may fit
+            self._releases = view.changes.releases
             self._blocked.clear()
         blocked = self._blocked
         heads = [

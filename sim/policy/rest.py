@@ -1,7 +1,7 @@
 """The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
 
 A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
-Only estimates go in: `view.expected_finish` for what runs, the estimated time of what does not.
+Only estimates go in: the expected finish of what runs, the estimated time of what does not.
 """
 
 from __future__ import annotations
@@ -83,13 +83,14 @@ class Progress:
         Running tasks occupy their lanes until they end, and are the arrival of what waits for them; stopped ones
         come with the part that they have left.
         foresight: with the tasks that arrive later?
-        finish: when a running task will end; None: `view.expected_finish`.
+        finish: when a running task will end; None: as the view expects.
         wanted: rows that the planner can plan; what waits for others is left out.
         """
         now = view.now
         arrival = self.problem.tasks.arrival
         running = {row: task for row, task in self._tasks.items() if task.state == RUNNING}
-        ends = {row: max(now, (finish or view.expected_finish)(task)) for row, task in running.items()}
+        finish = finish or (lambda task: view.launch_of(task).finish)
+        ends = {row: max(now, finish(task)) for row, task in running.items()}
         free_at = {name: math.inf for name, device in self.lanes.items() if not self.is_up(device)}
         self._occupy(free_at, running, ends, view)
         up = {device.type for name, device in self.lanes.items() if free_at.get(name, now) < math.inf}
@@ -134,7 +135,7 @@ class Progress:
         """Until when running tasks hold their lanes."""
         cores: dict[Device, list[float]] = {}
         for row, task in running.items():
-            placement = view.placement_of(task)
+            placement = view.launch_of(task).placement
             if placement is None:
                 continue
             for device in placement.devices:
@@ -182,7 +183,7 @@ class Progress:
                 if item not in found:
                     found[item] = view.holders(item)
         for task in running.values():
-            placement = view.placement_of(task)
+            placement = view.launch_of(task).placement
             if placement is not None:
                 found.update({item: [placement.devices[0]] for item in task.writes if item in found})
         return {item: holders for item, holders in found.items() if holders}

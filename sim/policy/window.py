@@ -32,7 +32,7 @@ import numpy as np
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Shape, Task
-from sim.policy.contract import WAIT_FOR_CHANGE, Decision, Scheduler, Start, View
+from sim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1
 """Grows with every change of what an observation holds: policies learned on another one cannot be run."""
@@ -227,7 +227,6 @@ class Window(Scheduler):
             if decision is None:
                 break
             yield decision
-        yield WAIT_FOR_CHANGE
 
     # What happens ---------------------------------------------------------------------------------------------
 
@@ -471,7 +470,7 @@ class Window(Scheduler):
         view = self.view
         if placement is None or not view.items or view.holds(task, placement):
             return placement
-        return next((p for node in view.nodes_fitting(mode) if (p := view.on_node(mode, node, task))), None)
+        return next((p for node in view.nodes.fitting(mode) if (p := view.first(mode, task, node=node))), None)
 
     def decision(self, action: int) -> Start | None:
         """What an action that the mask allows means; None: to wait."""

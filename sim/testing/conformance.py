@@ -3,6 +3,7 @@
 Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
 task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
 `hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
+`view` (every verb of the view told the truth in every round, reckoned from the records),
 `refusals` (whom admission refuses has a reason and never starts),
 `repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
 """
@@ -17,24 +18,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sim.engine.simulation import Simulation
-from sim.errors import InvariantError, RunError
+from sim.errors import InvariantError, RunError, ScenarioError
 from sim.model.cluster import Device
-from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STATUS_NAMES, Record
+from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
-from sim.policy.contract import Decision, PlanProblem, Requests, Scheduler, Start, Stop, View
+from sim.policy.batching import Counter
+from sim.policy.contract import Decision, PlanProblem, Requests, Scheduler, Set, Start, Stop, View
 from sim.testing.audit import audit
+from sim.testing.served import Served, served_systems
 from sim.testing.systems import System, small_systems
+from sim.testing.witness import Witness
 
 MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
 
-RULES = ("legal", "ends", "capacity", "hooks", "changes", "refusals", "repeats", "hash seed")
+RULES = ("legal", "ends", "capacity", "hooks", "changes", "view", "refusals", "repeats", "hash seed")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def check_policy(
     hash_seed: compare with a run in another process under another hash seed (a second or so; only where the
         factory can be pickled, which a lambda cannot).
     """
-    systems = small_systems() if systems is None else list(systems)
+    systems = all_systems() if systems is None else list(systems)
     gate = None if admission is None else lambda _: admission()
     complaints = [
         complaint
@@ -95,7 +100,7 @@ class PolicyTestCase:
         return self.make()
 
     def systems(self) -> Sequence[System]:
-        return small_systems()
+        return all_systems()
 
     def test_decisions_are_legal_and_the_run_ends(self) -> None:
         self._require("legal")
@@ -126,6 +131,11 @@ class PolicyTestCase:
         _raise([complaint for complaint in kind._found or () if complaint.rule == rule])
 
 
+def all_systems() -> list[System]:
+    """Those that a policy is tried on unless others are named."""
+    return [*small_systems(), *served_systems()]
+
+
 def _raise(complaints: Sequence[Complaint]) -> None:
     if complaints:
         raise AssertionError("the policy breaks the contract:\n" + "\n".join(f"  {c}" for c in complaints))
@@ -149,7 +159,13 @@ def examine(
     before = _digest(_columns(system.tasks))
     watched = Watched(make_for(system))
     try:
-        record = Simulation(run_input(watched), check=True).run()
+        inputs = run_input(watched)
+        watched.tasks = inputs.tasks
+        record = Simulation(inputs, check=True).run()
+    except ScenarioError:
+        if isinstance(system, Served):
+            return found  # it serves no requests, and says so
+        raise
     except InvariantError as error:
         complain("capacity", str(error))
         return found
@@ -160,6 +176,8 @@ def examine(
         return found
     for text in watched.changes[:1]:
         complain("changes", text)
+    for text in islice(watched.witness.lies(record), 3):
+        complain("view", text)
     for text in watched.disorders[:3]:
         complain("hooks", text)
     if _digest(_columns(system.tasks)) != before:
@@ -233,9 +251,12 @@ def fingerprint(record: Record) -> str:
     """A digest of everything a run wrote down; equal if and only if all columns are equal to the last bit."""
     columns: dict[str, Any] = {
         name: getattr(record, name)
-        for name in ("end", "status", "ready", "start", "finish", "mode", "place", "places", "upload", "compute",
-                     "download", "preemptions", "migrations", "energy", "batch", "reasons", "device_log", "holds")
+        for name in ("end", "status", "ready", "start", "finish", "mode", "place", "places", "preemptions",
+                     "migrations", "batch", "reasons", "device_log", "holds")
     }  # fmt: skip
+    columns.update({name: record.stage(name) for name in STAGE_SPANS})
+    if record.batch is None:  # else it follows from that of the launches, and is kept only where somebody has looked
+        columns["energy"] = record.energy
     columns.update({f"launches.{name}": column for name, column in (record.launches or {}).items()})
     return _digest(columns)
 
@@ -259,8 +280,12 @@ def _digest(columns: dict[str, Any]) -> str:
 class Watched(Scheduler):
     """Stands between engine and policy: notes when hooks come out of order, or the policy changes a task or view."""
 
+    tasks: Any
+    """The table of the run."""
+
     def __init__(self, policy: Any):
         self.policy = policy
+        self.witness = Witness()
         self.name = type(policy).__name__
         self.changes: list[str] = []
         self.disorders: list[str] = []
@@ -268,9 +293,14 @@ class Watched(Scheduler):
         self._state: dict[int, str] = {}
         self._view: Any = None
         self._rounds = 0
+        self._set = False
+        """Has a device been given another frequency, or been put to sleep?"""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.policy.prepare(problem)
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        self.policy.serve(counters, alone)
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -305,6 +335,7 @@ class Watched(Scheduler):
         self._rounds += 1
         if self._rounds > ROUND_LIMIT:
             raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; do stops undo all progress?")
+        self.witness.look(view, self.tasks, counted=self._counted(view))
         decisions = iter(self.policy.schedule(view))
         while True:
             with _Untouched(self, "schedule"):
@@ -314,8 +345,13 @@ class Watched(Scheduler):
             self._note(decision)
             yield decision
 
+    def _counted(self, view: View) -> bool:
+        """Can what is free be counted from what runs?"""
+        return not (self._set or view.items)
+
     def _note(self, decision: Decision) -> None:
         """The engine is about to carry it out, and raises if it is illegal."""
+        self._set = self._set or isinstance(decision, Set)
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
@@ -325,7 +361,7 @@ class Watched(Scheduler):
 
     def _expect(self, task: Task, states: tuple[str, ...], hook: str, then: str) -> None:
         state = self._state.get(task.index, "new")
-        if state not in states:
+        if state not in states and self._view.queue_of(task) is None:  # requests are their queue's until they end
             self._disorder(f"{hook}({task}) was called although the task was {state}")
         self._state[task.index] = then
 
@@ -409,11 +445,11 @@ def fingerprints(factories: Sequence[Any], systems: Sequence[System] | None = No
     for factory in factories:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None
         digests = {}
-        for system in small_systems() if systems is None else systems:
+        for system in all_systems() if systems is None else systems:
             policy = factory() if case is None else case.make_for(system)
             try:
                 digests[system.name] = fingerprint(Simulation(system.run_input(policy)).run())
-            except RunError as error:
+            except (RunError, ScenarioError) as error:
                 digests[system.name] = str(error)
         found.append(digests)
     return found

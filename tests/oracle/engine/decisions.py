@@ -10,13 +10,12 @@ from oracle.engine.clock import FAULT, FINISH, TIMER, Timer
 from oracle.engine.complaints import state_of
 from oracle.engine.holdings import available_at
 from oracle.engine.launch import Launch, Terms
-from oracle.engine.requests import Sliced
 from oracle.engine.state import State
 from sim.errors import UsageError
 from sim.model.plan import Placement
 from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from sim.model.tasks import BLOCKED, RUNNING, WAITING, Task
-from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Reject, Requests, Set, Start, Stop, Wait
+from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
 
 LOOP_LIMIT = 10_000
 """Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
@@ -31,7 +30,7 @@ class Decisions(State):
         kind: Any = decision.__class__
         if kind is Start:
             self._start(cast(Start, decision))
-        elif kind is Wait:
+        elif kind is Wait or kind is Pause:
             self._wait(cast(Wait, decision))
         else:
             handler = self._handlers.get(kind)
@@ -313,7 +312,7 @@ class Decisions(State):
             raise self.illegal(f"drops item {decision.item} from {decision.device}, but {problem}")
 
     def _wait(self, decision: Wait) -> None:
-        self._wake_on = decision.on
+        self._wake_on = "change" if decision.on == "fit" else decision.on
         if self.capacity.budgets and self.waiting:
             self._wake_on = "change"  # whom a limit of his partition keeps waits, even where a policy sees nobody
         until = decision.until

@@ -96,6 +96,9 @@ class NodeColumns:
             for name, total in sums.items():
                 self.gpus[name][number] = total / WHOLE
 
+    def fitting(self, mode: Mode) -> list[int]:
+        return list(self._capacity.nodes_in(self._capacity.mask(mode)))
+
     def candidates(self, mode: Mode) -> np.ndarray:
         """Indexes of the nodes on which the mode fits now, ascending, with the columns fresh."""
         mask = self._capacity.mask(mode)

@@ -74,7 +74,7 @@ class EngineView:
         self.items: Sequence[Item] = simulation.tasks.items
         self.random = simulation.input.random.stream("policy")
         self.nodes = NodeColumns(simulation.capacity)
-        self.first = simulation.capacity.first
+        self._first = simulation.capacity.first
         self._with_items = bool(simulation.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
@@ -115,9 +115,9 @@ class EngineView:
             return self._fit_with_items(task)
         modes = task.shape.modes
         if len(modes) == 1:
-            return self.first(modes[0])
+            return self._first(modes[0])
         for position in task.modes_by_speed():
-            placement = self.first(modes[position])
+            placement = self._first(modes[position])
             if placement is not None:
                 return placement
         return None
@@ -126,7 +126,7 @@ class EngineView:
         """As `fit`, passing over devices without room for the task's data."""
         for position in task.modes_by_speed():
             mode = task.shape.modes[position]
-            placement = self.first(mode)
+            placement = self._first(mode)
             if placement is None or self.holds(task, placement):
                 if placement is not None:
                     return placement
@@ -164,7 +164,7 @@ class EngineView:
             room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
             return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
-            return self.first(mode)
+            return self._first(mode)
         if task is not None and self._with_items:
             there = {option: option.devices[0] for option in self.options(task, mode)}
             return min(there, key=lambda p: (self.load(there[p]), self.missing_bytes(task, there[p])), default=None)
@@ -209,9 +209,12 @@ class EngineView:
         ]
         return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
 
-    def options(self, task: Task, mode: Mode) -> list[Placement]:
+    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
         """Every placement of a one-device mode that fits now; of a gang one a node."""
         found = []
+        if distinct and self.alike(task, mode):
+            first = self._first(mode)
+            return [] if first is None else [first]
         for node in self.nodes_fitting(mode):
             state = self._capacity.nodes[node]
             if mode.gpus == 1:
@@ -243,7 +246,7 @@ class EngineView:
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
             return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
-        return bool(self._capacity.mask(mode)) or (mode.span_any and self.first(mode) is not None)
+        return bool(self._capacity.mask(mode)) or (mode.span_any and self._first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
         """See the contract: one test where nothing is limited."""
@@ -453,8 +456,10 @@ class EngineView:
 
     # Who? ---------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish") -> list[Task]:
+    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         self._count_question()
+        if device is not None:
+            return self.running_on(device)
         launches = list(self._simulation.running.values())
         if by == "finish":
             launches.sort(key=lambda launch: self.expected_finish(launch.task))
@@ -479,9 +484,36 @@ class EngineView:
         """The tasks of a running task's launch."""
         return () if task._launch is None else task._launch.tasks
 
-    def waiting(self) -> list[Task]:
+    def waiting(self, count: int | None = None) -> list[Task]:
         self._count_question()
-        return list(self._simulation.waiting.values())
+        return list(self._simulation.waiting.values())[:count]
+
+    # Under the names of today ------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> Any:
+        return self
+
+    def first(self, mode: Any, task: Any = None, *, node: Any = None, among: Any = None, by: str = "node") -> Any:
+        if by == "load":
+            return self.emptiest(mode, task)
+        if node is not None:
+            return self.on_node(mode, node, task)
+        return self._first(mode) if among is None else self.first_among(mode, among)
+
+    def launch_of(self, task: Task) -> Any:
+        view = self
+
+        class Seen:
+            placement = property(lambda _: view.placement_of(task))
+            stage = property(lambda _: view.stage_of(task))
+            tasks = property(lambda _: view.batch_of(task))
+            finish = property(lambda _: view.expected_finish(task))
+
+        return Seen()
+
+    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+        return self.waiting_count if kind is class_ is None else self.waiting_for(kind, class_)
 
     @property
     def waiting_count(self) -> int:
@@ -494,7 +526,9 @@ class EngineView:
     def queue_of(self, task: Task) -> RequestQueue | None:
         return self._simulation._queue_of.get(task.shape)
 
-    def free(self, kind: str) -> float:
+    def free(self, kind: str, node: int | None = None) -> float:
+        if node is not None:
+            return self.free_on(node, kind)
         return sum(self.free_on(node.index, kind) for node in self._capacity.nodes)
 
     def free_on(self, node: int, kind: str) -> float:

@@ -1,0 +1,62 @@
+"""Small systems with services: requests in batches, with and without objects of their own, and language models."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sim.model.record import RunInput
+from sim.testing.systems import System
+
+SERVICE = {
+    "upload": {"per_item": "2 ms"}, "compute": {"per_item": "10 ms", "fixed": "50 ms"}, "download": {"fixed": "1 ms"},
+}  # fmt: skip
+STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}
+
+
+@dataclass(frozen=True)
+class Served(System):
+    """A scenario with services, to be run under any policy that serves them."""
+
+    described: dict[str, Any] = field(default_factory=dict)
+
+    def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
+        """A run of it under this policy, with batching policies of its own."""
+        built = _built(self.described)
+        return replace(built, scheduler=scheduler, admission=admission, policy=type(scheduler).__name__)
+
+    def __repr__(self) -> str:
+        return f"Served({self.name!r}: {self.cluster.describe()}, {len(self.tasks)} tasks)"
+
+
+def served_systems() -> list[Served]:
+    """Those of the conformance suite, made anew."""
+    gpu = {"type": "g", "count": 2, "streams": 2}
+    requests = _entry("web", 30, "30/s", {"service": SERVICE})
+    jobs = _entry("jobs", 12, "4/s", {"gpu_time": {"distribution": "exponential", "mean": "0.4 s"}})
+    distant = _entry("web", 20, "20/s", {"service": SERVICE | {"network": "5 ms"}})
+    chat = _entry("chat", 12, "8/s", {"service": {"kind": "llm", "step": STEP}, "tokens": {"prompt": 50, "output": 6}})
+    return [
+        _served("requests in batches", gpu, [requests]),
+        _served("requests and tasks", gpu, [requests, jobs]),
+        _served("requests over a network", gpu | {"streams": 1}, [distant]),
+        _served("a language model and tasks", gpu | {"streams": 1}, [chat, jobs]),
+    ]
+
+
+def _entry(name: str, count: int, rate: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "arrivals": {"process": "poisson", "rate": rate}, "count": count, **more}
+
+
+def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> Served:
+    node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
+    described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}
+    built = _built(described)
+    return Served(name, built.cluster, built.tasks, described=described)
+
+
+def _built(described: dict[str, Any]) -> RunInput:
+    from sim.scenario.scenario import load  # pydantic takes its time
+
+    return load(copy.deepcopy(described)).build(1)
