@@ -25,7 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.instance import independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from policies.static.two_types import by_sides, by_speed_up, two_types
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

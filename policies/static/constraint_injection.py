@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -61,7 +61,8 @@ from policies.static.instance import Instance, runnable
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
 from policies.static.parts import Groups, dealt, in_blocks
-from policies.static.schedule import graph_of, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import graph_of, topological
 from policies.static.traffic import Traffic, traffic_of
 from sim.errors import PolicyError
 from sim.model.cluster import Device
@@ -103,7 +104,7 @@ class ConstraintInjection(PlannedScheduler):
         instance = runnable(problem, "constraint_injection")
         linear, bound = linear_program(instance)
         integer, better = integer_program(instance)
-        free = [plan_of(instance, schedule) for schedule in (linear, integer)]
+        free = [plan_of(instance, schedule, max(bound, better)) for schedule in (linear, integer)]
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
         best, won, least = free[spans.index(unconstrained)], "", unconstrained
@@ -124,7 +125,10 @@ class ConstraintInjection(PlannedScheduler):
                 if makespan < least:
                     best, won, least = plan, " > ".join(names), makespan
         notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
-        return Plan(best.steps, makespan=least, bound=min(max(bound, better), least), notes=notes)
+        known = free[0].bound
+        return replace(
+            best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
+        )
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:
@@ -429,7 +433,7 @@ class Sharing:
         """Seconds that a group's inputs, each of them once, and its private data take to and from a site."""
         place = self.place[site]
         shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
-        return shared + float(self.traffic.extra[list(group), place].sum())
+        return shared + float(self.traffic.private[list(group), place].sum())
 
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Every accelerator and every switch has to get through its transfers within the makespan.
@@ -447,8 +451,9 @@ class Sharing:
             if not carried:
                 continue
             work: list[tuple[int, int, float]] = []
-            if device.type.streams == 1:
-                work = [(task, site, float(time)) for task, time in enumerate(self.times[:, site]) if time < np.inf]
+            if device.type.streams == 1:  # private data are in `carried`
+                alone = self.instance.compute[:, self.sites[site].kind]
+                work = [(task, site, float(time)) for task, time in enumerate(alone) if time < np.inf]
             found.append(Cap((*work, *carried), per_makespan=1.0))
             if device.switch is not None:
                 own, switch = device.type.link.upload, cluster.nodes[device.node].spec.switch.upload

@@ -33,7 +33,8 @@ from policies.static.instance import Instance, runnable
 from policies.static.linear_program import all_at_once, by_completion, linear_program, span
 from policies.static.lst import lst
 from policies.static.max_min import max_min
-from policies.static.schedule import Schedule, graph_of, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule, graph_of
 from sim.model.plan import Plan
 from sim.model.units import Seconds
 from sim.policy import PlannedScheduler, PlanProblem
@@ -76,8 +77,8 @@ class IntegerProgram(PlannedScheduler):
         limits = self.node_limit, self.time_limit, self.gap, self.most_variables
         plan = plan_of(instance, *integer_program(instance, *limits))
         assert plan.makespan is not None and plan.bound is not None
-        gap = 1 - plan.bound / plan.makespan if plan.makespan > 0 else 0.0
-        plan.notes |= {"optimal": gap <= 4 * ROUNDING, "gap": gap}
+        gap = max(0.0, 1 - plan.bound / plan.makespan) if plan.makespan > 0 else 0.0
+        plan.notes |= {"optimal": gap <= 4 * ROUNDING and plan.notes["timetable"] == "exact", "gap": gap}
         return plan
 
 

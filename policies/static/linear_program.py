@@ -28,7 +28,8 @@ from policies.static.assignment import Program, by_type, ordered, times_at
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Instance, runnable
 from policies.static.mct import mct
-from policies.static.schedule import Schedule, graph_of, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

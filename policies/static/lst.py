@@ -27,11 +27,13 @@ import numpy as np
 
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, independent, list_schedule
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from policies.static.unrelated import Split, allowed_times, good_prices, priced, split
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
+RATIO = 2.0
 TOLERANCE = 1e-9
 """Relative slack of comparisons with a deadline, always so that it is possible rather than not."""
 WHOLE = 1 - 1e-6
@@ -45,10 +47,7 @@ class Lst(PlannedScheduler):
         instance, arrival = independent(problem, "lst"), problem.tasks.arrival
         schedule, bound = lst(instance.time, instance.counts, arrival, instance.free)
         bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
-        plan = plan_of(instance, schedule, bound)
-        assert plan.makespan is not None and plan.bound is not None
-        plan.notes["ratio_certified"] = plan.makespan / plan.bound if plan.bound else 1.0
-        return plan
+        return plan_of(instance, schedule, bound, RATIO)
 
 
 def lst(

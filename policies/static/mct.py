@@ -20,7 +20,8 @@ import numpy as np
 
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, free_lanes, runnable
-from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

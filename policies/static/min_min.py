@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from policies.static.instance import Free, free_lanes, independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

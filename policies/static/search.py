@@ -16,7 +16,8 @@ from policies.static.greedy_dual import greedy_dual
 from policies.static.heft import heft
 from policies.static.instance import Instance
 from policies.static.mct import mct
-from policies.static.schedule import Graph, Schedule, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, topological
 from policies.static.traffic import Traffic, traffic_of
 from policies.static.two_types import two_types
 from sim.errors import Problem, ScenarioError
@@ -309,21 +310,27 @@ class Search:
 
     def plan(self, lanes: np.ndarray, keys: np.ndarray) -> Plan:
         """The found candidate as a plan, or the seed where that is not better."""
-        found = self.landscape.schedule(lanes, keys)
-        better = found.makespan < self.seed.schedule.makespan
-        return self.finished(found if better else self.seed.schedule)
+        return self.finished(self.landscape.schedule(lanes, keys))
 
     def finished(self, schedule: Schedule) -> Plan:
+        """A schedule as a plan, or the seed where that ends first by its timetable."""
         instance = self.landscape.instance
-        plan = plan_of(instance, schedule)
-        seeded = plan_of(instance, self.seed.schedule).makespan
-        plan.bound = self.seed.bound
-        plan.notes |= {"seed": self.seed.planner, "seed_makespan": seeded}
+        seed = plan_of(instance, self.seed.schedule, self.seed.bound)
+        plan = seed if schedule is self.seed.schedule else plan_of(instance, schedule, self.seed.bound)
+        if span_of(seed) <= span_of(plan):
+            plan = seed
+        plan.notes |= {"seed": self.seed.planner, "seed_makespan": span_of(seed)}
         if self.budget.seconds is None:
             plan.notes["evaluations"] = self.budget.used
         else:  # how many were made depends on the machine, and so does the plan
             plan.notes["deterministic"] = False
         return plan
+
+
+def span_of(plan: Plan) -> float:
+    """The planned makespan of a plan that has one."""
+    assert plan.makespan is not None
+    return plan.makespan
 
 
 def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:

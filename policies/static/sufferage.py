@@ -19,7 +19,8 @@ import numpy as np
 
 from policies.static.instance import Free, independent
 from policies.static.min_min import rounds
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.model.cluster import Cluster, Device, Node
 from sim.model.tasks import Mode, Tasks
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Placement:
@@ -62,6 +65,8 @@ class Plan:
     bound: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     frequencies: dict[str, float] = field(default_factory=dict)
+    timetable: np.ndarray | None = field(default=None, compare=False)
+    """Start and finish of each step as the planner expects them, a row a step; None where it says nothing."""
 
     def queues(self) -> dict[str, list[int]]:
         """Step numbers by device, in order."""
