@@ -661,7 +661,7 @@ def test_a_plan_of_tasks_that_come_one_after_the_other_promises_no_ratio():
     plan, result = planned(workload, {"cpus": 1})
     assert plan.makespan == pytest.approx(result.metric("makespan")) == 14.0
     assert plan.bound == 14.0
-    assert plan.notes["ratio_certified"] == pytest.approx(14 / 8)
+    assert plan.notes["ratio_certified"] == 1.0
     assert "ratio_guaranteed" not in plan.notes
     assert plan.notes["guess"] == 8.0
 
