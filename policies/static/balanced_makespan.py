@@ -33,12 +33,20 @@ from sim.policy import PlannedScheduler, PlanProblem
 
 
 class BalancedMakespan(PlannedScheduler):
-    """Balanced makespan, for independent sequential tasks on at most two types of devices."""
+    """Balanced makespan, for independent sequential tasks on at most two types of devices.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = True):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")
         times, counts = two_types(instance, "balanced_makespan")
-        return plan_of(instance, balanced_makespan(times, counts, problem.tasks.arrival))
+        found = balanced_makespan(times, counts, problem.tasks.arrival)
+        return plan_of(instance, found, descent=self.descent)
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:

@@ -26,12 +26,19 @@ from sim.policy import PlannedScheduler, PlanProblem
 
 
 class Clb2c(PlannedScheduler):
-    """CLB2C, for independent sequential tasks on at most two types of devices."""
+    """CLB2C, for independent sequential tasks on at most two types of devices.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "clb2c")
         times, counts = two_types(instance, "clb2c")
-        return plan_of(instance, clb2c(times, counts, problem.tasks.arrival))
+        return plan_of(instance, clb2c(times, counts, problem.tasks.arrival), descent=self.descent)
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:

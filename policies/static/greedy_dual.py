@@ -40,10 +40,12 @@ class GreedyDual(PlannedScheduler):
     """Greedy dual approximation of independent sequential tasks on at most two types of devices.
 
     precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
-    def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3):
+    def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3, descent: bool = True):
         super().__init__()
+        self.descent = descent
         self.precision = precision
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -51,7 +53,7 @@ class GreedyDual(PlannedScheduler):
         times, counts = two_types(instance, "greedy_dual")
         arrival = problem.tasks.arrival
         schedule, bound = greedy_dual(times, counts, arrival, self.precision)
-        return plan_of(instance, schedule, bound, 2 * (1 + self.precision))
+        return plan_of(instance, schedule, bound, 2 * (1 + self.precision), descent=self.descent)
 
 
 def greedy_dual(

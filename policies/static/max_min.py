@@ -24,11 +24,19 @@ from sim.policy import PlannedScheduler, PlanProblem
 
 
 class MaxMin(PlannedScheduler):
-    """Max-min, for independent sequential tasks."""
+    """Max-min, for independent sequential tasks.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "max_min")
-        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
+        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
 
 
 def max_min(

@@ -26,11 +26,19 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class MinMin(PlannedScheduler):
-    """Min-min, for independent sequential tasks."""
+    """Min-min, for independent sequential tasks.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "min_min")
-        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
+        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
 
 
 def min_min(

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from policies.static.instance import Instance
+from policies.static.configurations import configuration_bound
+from policies.static.descent import descended
 from policies.static.flow_shop import ordered
 from policies.static.graph_bounds import graph_bound
 from policies.static.schedule import Schedule, graph_of
@@ -35,14 +37,21 @@ def plan_of(
     bound: float | None = None,
     guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL,
+    descent: bool = False,
 ) -> Plan:
     """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
 
     bound: what the planner proves of the makespan of all schedules, from the first arrival.
     guaranteed: the ratio of makespan and optimum that its algorithm promises for independent tasks that are there at
         once, on lanes that take one at a time; None: none.
+    descent: first shorten the longest lanes (`descent`), where the schedule is one of independent tasks.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
+    if descent:
+        better = descended(instance, schedule, bound)
+        if better is not schedule:
+            plans = [plan_of(instance, one, bound, guaranteed) for one in (schedule, better)]
+            return min(plans, key=lambda plan: plan.makespan or 0.0)
     placed = np.empty(instance.size, dtype=np.int64)
     placed[schedule.order] = np.arange(instance.size)
     order = np.lexsort((placed, schedule.finish, schedule.start))
@@ -71,6 +80,8 @@ def planned(
     if instance.size and (instance.pipelined or shared_links(instance)):
         known.append(stage_bound(instance))
     best = max(known) if known else None
+    if best is not None and instance.size and instance.free is None and together(instance):
+        best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
     if best is not None and problem.in_mid_run and instance.size:
         best += float(problem.tasks.arrival.min()) - problem.origin
     # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.

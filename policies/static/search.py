@@ -288,16 +288,18 @@ class Search:
     seed: Seed
     budget: Budget
     random: np.random.Generator
+    descent: bool = True
+    """Does it end with moves and exchanges of tasks?"""
 
     @classmethod
-    def of(cls, instance: Instance, evaluations: int, seconds: float | None) -> Search:
+    def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
         budget = Budget(evaluations, seconds)  # its clock runs from here on
         traffic = None
         if bound_together(instance):
             traffic = traffic_of(instance, instance.problem.tasks.predecessors or [()] * instance.size)
         landscape = Ranked(instance, traffic) if bound_together(instance) else Loads(instance)
         random = instance.problem.random or np.random.default_rng(0)
-        return cls(landscape, seed_of(instance, traffic), budget, random)
+        return cls(landscape, seed_of(instance, traffic), budget, random, descent)
 
     @property
     def hopeless(self) -> bool:
@@ -316,7 +318,7 @@ class Search:
         """A schedule as a plan, or the seed where that ends first by its timetable."""
         instance = self.landscape.instance
         seed = plan_of(instance, self.seed.schedule, self.seed.bound)
-        plan = seed if schedule is self.seed.schedule else plan_of(instance, schedule, self.seed.bound)
+        plan = seed if schedule is self.seed.schedule else plan_of(instance, schedule, self.seed.bound, descent=self.descent)
         if span_of(seed) <= span_of(plan):
             plan = seed
         plan.notes |= {"seed": self.seed.planner, "seed_makespan": span_of(seed)}

@@ -31,16 +31,18 @@ class Sufferage(PlannedScheduler):
     """Sufferage, for independent sequential tasks.
 
     between: what is second best: another lane, or a lane of another type of device (XSufferage).
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
-    def __init__(self, between: Between = "lanes"):
+    def __init__(self, between: Between = "lanes", descent: bool = False):
         super().__init__()
+        self.descent = descent
         self.between = between
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "sufferage")
         given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
-        return plan_of(instance, sufferage(*given))
+        return plan_of(instance, sufferage(*given), descent=self.descent)
 
 
 def sufferage(
