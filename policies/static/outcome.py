@@ -92,7 +92,7 @@ def planned(
         if guaranteed is not None and together(instance) and not problem.in_mid_run:
             notes["ratio_guaranteed"] = guaranteed
     timetable = np.column_stack([times.start, times.finish])[[task for task, _, _ in placed]]
-    return Plan(steps, makespan, best, notes, dict(frequencies), timetable)
+    return Plan(steps, makespan, best, notes, dict(frequencies), timetable=timetable)
 
 
 def together(instance: Instance) -> bool:

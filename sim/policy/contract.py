@@ -510,6 +510,14 @@ class View(Protocol):
         """Where valid copies of an item lie: devices, and node indexes for host memory."""
         ...
 
+    def room(self, device: Device) -> float:
+        """Bytes of an accelerator's memory that no launch holds and no item in use takes; 0 while it is down."""
+        ...
+
+    def in_use(self, item: int, device: Device) -> bool:
+        """Does a launch, or a copy under way, need an item on this accelerator?"""
+        ...
+
     def missing_bytes(self, task: Task, device: Device) -> int:
         """Bytes of the items a task reads that are not on the device."""
         ...
