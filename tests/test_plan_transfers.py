@@ -148,8 +148,8 @@ def founding(streams=1, **link):
         "name": "write-run-read",
         "seed": 1,
         "cluster": cluster,
-        "workload": [{"name": "kernels", "arrivals": {"process": "all_at_once", "count": 28}, "cpu_time": {"speedup": 6},
-                      "gpu_time": {"distribution": "lognormal", "mean": "1 s", "cv": 0.8},
+        "workload": [{"name": "kernels", "arrivals": {"process": "all_at_once", "count": 28},
+                      "cpu_time": {"speedup": 6}, "gpu_time": {"distribution": "lognormal", "mean": "1 s", "cv": 0.8},
                       "bytes_in": "2 GB", "bytes_out": "2 GB"}],
     }  # fmt: skip
 
@@ -167,7 +167,9 @@ def test_no_ratio_is_told_where_links_are_shared():
 
 def lane_times(instance, kind, tasks):
     """The least time of a lane for some tasks in any order."""
-    stages = [tuple(float(part[task, kind]) for part in (instance.up, instance.compute, instance.down)) for task in tasks]
+    stages = [
+        tuple(float(part[task, kind]) for part in (instance.up, instance.compute, instance.down)) for task in tasks
+    ]
     if instance.serial[kind]:
         return sum(map(sum, stages))
     orders = itertools.permutations(stages)
@@ -208,7 +210,10 @@ def bounds(instance):
     plan = planned(instance, [(task, 0, task % instance.counts[0]) for task in range(instance.size)], 0.0)
     found = [plan.bound, stage_bound(instance)]
     if not instance.pipelined:
-        found += [lst(instance.time, instance.counts)[1], graph_bound(instance.time, instance.counts, [()] * instance.size)]
+        found += [
+            lst(instance.time, instance.counts)[1],
+            graph_bound(instance.time, instance.counts, [()] * instance.size),
+        ]
         found.append(made("dual_approximation").plan(instance.problem).bound)
     return found
 

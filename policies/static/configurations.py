@@ -69,7 +69,8 @@ def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: fl
         return True
     if (kinds == 0).any():
         return False  # tasks of no length make a configuration endless
-    columns = [(kind, _alone(kinds, row, kind, limit)) for row in range(len(kinds)) for kind in np.flatnonzero(able[row])]
+    pairs = np.argwhere(able).tolist()
+    columns: list[tuple[int, np.ndarray]] = [(kind, _alone(kinds, row, kind, limit)) for row, kind in pairs]
     for _ in range(ROUNDS):
         prices, worth = _prices(columns, number, lanes)
         if prices is None:

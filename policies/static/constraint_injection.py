@@ -41,6 +41,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from policies.static.ahead import brought_ahead
 from policies.static.assignment import (
     Apart,
     Before,
@@ -60,11 +61,11 @@ from policies.static.assignment import (
 from policies.static.instance import Instance, runnable
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
-from policies.static.parts import Groups, dealt, in_blocks
 from policies.static.outcome import plan_of
+from policies.static.parts import Groups, dealt, in_blocks
 from policies.static.schedule import graph_of, topological
+from policies.static.search import simulated
 from policies.static.traffic import Traffic, traffic_of
-from sim.errors import PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle
 from sim.model.tasks import Tasks
@@ -85,7 +86,8 @@ View = Literal["all", "flow", "inputs"]
 class ConstraintInjection(PlannedScheduler):
     """Assignment by a linear program with injected constraints, judged by simulation.
 
-    candidates: plans that are simulated at most, the two without constraints included.
+    candidates: plans that are simulated at most, the two without constraints included; the best is tried once more,
+        with prefetches.
     node_limit, most_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
     """
 
@@ -124,19 +126,17 @@ class ConstraintInjection(PlannedScheduler):
                 makespan = simulated(problem, plan)
                 if makespan < least:
                     best, won, least = plan, " > ".join(names), makespan
+        ahead = brought_ahead(instance, best)
+        if ahead.copies:
+            tried += 1
+            makespan = simulated(problem, ahead)
+            if makespan < least:
+                best, least = ahead, makespan
         notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
         known = free[0].bound
         return replace(
             best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
         )
-
-
-def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """The makespan on the estimates; inf where the order cannot be kept with the memory there is."""
-    try:
-        return problem.simulate(plan)
-    except PolicyError:
-        return np.inf
 
 
 # The tree -----------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from policies.static.graham import graham
 from policies.static.graph_bounds import graph_bound
 from policies.static.heft import heft
 from policies.static.instance import Free, runnable
-from policies.static.ranks import upward, ways
 from policies.static.outcome import plan_of
+from policies.static.ranks import upward, ways
 from policies.static.schedule import Graph, Schedule, graph_of, topological
 from policies.static.unrelated import allowed_times
 from sim.errors import Problem, ScenarioError

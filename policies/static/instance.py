@@ -12,7 +12,7 @@ several streams the stages of different tasks overlap, and the time is that of t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,8 +35,8 @@ class Instance:
     """n sequential tasks and the lanes of T device types.
 
     `time[j, t]` is the estimated time for which task j holds a lane of type t (inf: cannot run there), `mode[j, t]` the
-    position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.  `lanes[t]` are the names of the type's lanes.  Types stand in the order of
-    the cluster, cores first.
+    position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
+    `lanes[t]` are the names of the type's lanes.  Types stand in the order of the cluster, cores first.
     In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down are no lanes
     here); None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if
     all lanes were free at once, which is still a plan, only a worse one.
@@ -140,7 +140,8 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     free = None
     if problem.in_mid_run:
         free = [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
-    return Instance(problem, types, lanes, time, mode_of, free, *stages, private)
+    up, compute, down = stages
+    return Instance(problem, types, lanes, time, mode_of, free, up, compute, down, private)
 
 
 def staged(

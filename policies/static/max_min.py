@@ -39,8 +39,6 @@ class MaxMin(PlannedScheduler):
                        descent=self.descent)  # fmt: skip
 
 
-def max_min(
-    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
+def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
     return rounds(times, counts, ready, lambda first, second: first.min(axis=0), since)

@@ -41,9 +41,7 @@ class MinMin(PlannedScheduler):
                        descent=self.descent)  # fmt: skip
 
 
-def min_min(
-    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
+def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
     return rounds(times, counts, ready, lambda first, second: -first.min(axis=0), since)
 

@@ -18,14 +18,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from policies.static.instance import Instance
 from policies.static.configurations import configuration_bound
 from policies.static.descent import descended
+from policies.static.disturbance import cores_bind, memory_binds, shared_links
 from policies.static.flow_shop import ordered
 from policies.static.graph_bounds import graph_bound
+from policies.static.instance import Instance
 from policies.static.schedule import Schedule, graph_of
 from policies.static.stage_bounds import stage_bound
-from policies.static.timing import NOMINAL, Placed, Timing, cores_bind, memory_binds, shared_links, timing
+from policies.static.timing import NOMINAL, Placed, Timing, timing
 from sim.model.plan import Plan, Step
 
 SILENT = ("absent", "covered")

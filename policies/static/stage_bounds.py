@@ -62,6 +62,7 @@ def rows_of(instance: Instance) -> Iterator[Row]:
     known = lane_names(instance.problem.cluster)
     up, compute, down = (np.where(usable, part, 0.0) for part in (instance.up, instance.compute, instance.down))
     for kind, (one, count) in enumerate(zip(instance.types, instance.counts, strict=True)):
+
         def on(values: np.ndarray, kind: int = kind) -> np.ndarray:
             use = blank.copy()
             use[:, kind] = values[:, kind]
@@ -103,7 +104,9 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
             yield sizes, together(direction)
     if kind.link.duplex == "half" and np.isfinite(kind.link.upload):
         yield above + below, kind.link.upload * len(devices)
-    one_way = switch_of and all(key in switch_of for key in behind) and all(s.duplex == "half" for s in switch_of.values())
+    one_way = (
+        switch_of and all(key in switch_of for key in behind) and all(s.duplex == "half" for s in switch_of.values())
+    )
     if one_way and np.isfinite(sum(s.upload for s in switch_of.values())):
         yield above + below, sum(s.upload for s in switch_of.values())
 
@@ -116,7 +119,7 @@ def priced_rows(rows: list[Row], usable: np.ndarray) -> np.ndarray:
     every = max(1, -(-len(usable) // SAMPLE))
     prices = _prices([Row(row.use[::every], row.capacity) for row in rows], usable[::every])
     cost = sum(price * row.use for price, row in zip(prices.tolist(), rows, strict=True))
-    return np.where(usable, cost, np.inf).min(axis=1)  # type: ignore[no-any-return]
+    return np.where(usable, cost, np.inf).min(axis=1)
 
 
 def _prices(rows: list[Row], usable: np.ndarray) -> np.ndarray:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies.static.copies import Copies
+from policies.static.disturbance import undisturbed
 from policies.static.instance import Instance
 from sim.model.cluster import Device, Link
 from sim.model.plan import lane_names
@@ -76,7 +78,7 @@ def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Map
     """For how long each task holds its lane; lanes of a type may have different ways to their hosts."""
     rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
     if instance.alike and not frequencies:
-        return instance.alone[rows[:, 0], rows[:, 1]].tolist()  # type: ignore[no-any-return]
+        return instance.alone[rows[:, 0], rows[:, 1]].tolist()
     stages = LaneStages(instance, frequencies)
     return [sum(stages.of(task, kind, lane)) for task, kind, lane in placed]
 
@@ -118,68 +120,25 @@ class LaneStages:
         return self.fixed[key]
 
 
-def undisturbed(instance: Instance) -> bool:
-    """Can no shared link, memory, host core or sharing rule delay a task whose data are its own?"""
-    return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
-
-
-def shared_links(instance: Instance) -> bool:
-    """Is private data moved over a link that several accelerators, or both directions at once, can use?"""
-    moved = (instance.up + instance.down).any(axis=0)
-    for kind, there in zip(instance.types, moved, strict=True):
-        if not there or kind.kind == "cpu":
-            continue
-        if kind.link.duplex == "half" and kind.streams > 1 and np.isfinite(kind.link.upload):
-            return True
-        for node in instance.problem.cluster.nodes:
-            switches = [one.switch for one in node.accelerators if one.switch is not None]
-            mine = [one for one in node.accelerators if one.type is kind and one.switch is not None]
-            finite = np.isfinite(min(node.spec.switch.upload, download_rate(node.spec.switch)))
-            if finite and any(switches.count(one.switch) > 1 for one in mine):
-                return True
-            if finite and mine and kind.streams > 1 and node.spec.switch.duplex == "half":
-                return True
-    return False
-
-
-def memory_binds(instance: Instance) -> bool:
-    """Could tasks have to wait for memory, of a host or an accelerator, or items be evicted?"""
-    tasks, cluster = instance.problem.tasks, instance.problem.cluster
-    used = [mode for shape in tasks.shapes for mode in shape.modes if mode.type in instance.types]
-    items = sum(item.size for item in tasks.items)
-    for kind in instance.types:
-        if kind.memory is not None:
-            most = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
-            if kind.streams * most + items > kind.memory and (kind.streams > 1 or items):
-                return True
-    host = {kind: max((mode.memory for mode in used if mode.type is kind), default=0) for kind in instance.types}
-    for node in cluster.nodes:
-        if node.memory is not None:
-            most = node.cpus * host.get(node.cpu.type, 0)
-            most += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
-            if most > node.memory:
-                return True
-    return False
-
-
-def cores_bind(instance: Instance) -> bool:
-    """Do tasks on accelerators hold host cores that others could need?"""
-    tasks = instance.problem.tasks
-    return any(mode.cpus for shape in tasks.shapes for mode in shape.modes if mode.gpus and mode.type in instance.types)
-
-
-def alone(instance: Instance) -> bool:
-    """Does an accelerator compute one task at a time, at full rate?"""
-    return all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types)
-
-
 # Several streams, and items ---------------------------------------------------------------------------------------
 
 
 class Lane:
     """One lane: its queue, what is in flight, and who holds or waits for each engine."""
 
-    __slots__ = ("device", "queue", "head", "flying", "streams", "holder", "waiting", "place", "kind", "number", "since")
+    __slots__ = (
+        "device",
+        "queue",
+        "head",
+        "flying",
+        "streams",
+        "holder",
+        "waiting",
+        "place",
+        "kind",
+        "number",
+        "since",
+    )
 
     def __init__(self, device: Device, kind: int, number: int, since: float):
         self.device, self.kind, self.number, self.since = device, kind, number, since
@@ -222,7 +181,7 @@ class Pipeline:
         self.legs: dict[int, list[tuple[float, list[tuple[str, float]], list[int], int]]] = {}
         self.busy: dict[str, float] = {}
         self.contended = False
-        self.items = Copies(self) if self.tasks.items else None
+        self.items = Copies(instance) if self.tasks.items else None
 
     def run(self) -> Timing:
         arrival = np.maximum(self.tasks.arrival, self.instance.problem.now).tolist()
@@ -278,7 +237,7 @@ class Pipeline:
 
     def _first_stage(self, lane: Lane, task: int, now: float) -> int:
         up = self.stages.of(task, lane.kind, lane.number)[UP]
-        missing = self.items is not None and self.items.anything(task, lane)
+        missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
         return UP if up > 0 or missing else COMPUTE
 
     def _ask(self, lane: Lane, task: int, engine: int, now: float) -> None:
@@ -308,7 +267,7 @@ class Pipeline:
         size = 0.0
         if lane.device.type.kind != "cpu":
             size, fixed = float(self.instance.private.up[task]), self.stages.durations(task, lane.kind)
-        sources = self.items.sources(task, lane) if self.items is not None else {}
+        sources = self.items.sources(task, lane.place, lane.device) if self.items is not None else {}
         legs = []
         here, items = sources.pop(-1 - lane.device.node, (0.0, []))
         if lane.device.type.kind != "cpu" and (size or here or fixed[0] or items):
@@ -348,7 +307,9 @@ class Pipeline:
     def _device_links(self, device: Device, direction: str) -> list[tuple[str, float]]:
         named = [(device.name, device.type.link, direction)]
         if device.switch is not None:
-            named.append((f"switch{device.node}.{device.switch}", self.cluster.nodes[device.node].spec.switch, direction))
+            named.append(
+                (f"switch{device.node}.{device.switch}", self.cluster.nodes[device.node].spec.switch, direction)
+            )
         return self._pipes(*named)
 
     @staticmethod
@@ -415,92 +376,6 @@ class Pipeline:
         self.finish[task] = now
         lane.flying -= 1
         if self.items is not None:
-            self.items.ended(task, lane)
+            self.items.ended(task, lane.device.node)
         for later in self.after[task]:
             self._there(later, touched)
-
-
-class Copies:
-    """Where copies of items lie, as the engine keeps them; memory is not limited."""
-
-    def __init__(self, run: Pipeline):
-        self.tasks, self.cluster = run.tasks, run.cluster
-        reads, writes = self.tasks.reads or (), self.tasks.writes or ()
-        count = len(self.tasks.items)
-        self.readers, self.writers = [0] * count, [0] * count
-        for row in reads:
-            for item in row:
-                self.readers[item] += 1
-        for row in writes:
-            for item in row:
-                self.writers[item] += 1
-        self.made = [writers > 0 for writers in self.writers]
-        hosts = {-1 - node.index: None for node in self.cluster.nodes}
-        data = run.instance.problem.data
-        self.where: list[dict[int, None]] = []
-        for index, item in enumerate(self.tasks.items):
-            if index in data:
-                self.where.append({h.index if isinstance(h, Device) else -1 - h: None for h in data[index]})
-            elif item.home is not None:
-                self.where.append({-1 - item.home: None})
-            else:
-                self.where.append({} if self.made[index] else dict(hosts))
-
-    def _row(self, rows: Sequence[tuple[int, ...]] | None, task: int) -> tuple[int, ...]:
-        return rows[task] if rows is not None else ()
-
-    def anything(self, task: int, lane: Lane) -> bool:
-        """Must anything that the task reads be brought?"""
-        return bool(self.sources(task, lane))
-
-    def sources(self, task: int, lane: Lane) -> dict[int, tuple[float, list[int]]]:
-        """Bytes and items to bring, by where they come from; what lies on a core's own host is there."""
-        found: dict[int, tuple[float, list[int]]] = {}
-        for item in dict.fromkeys(self._row(self.tasks.reads, task)):
-            if lane.place in self.where[item]:
-                continue
-            source = self._source(item, lane.device)
-            if source is not None:
-                total, items = found.get(source, (0.0, []))
-                found[source] = total + self.tasks.items[item].size, [*items, item]
-        return found
-
-    def _source(self, item: int, device: Device) -> int | None:
-        """This node's host, an accelerator of this node, another host, another node's accelerator; None: no copy."""
-        best, best_rank = None, 4
-        for place in self.where[item]:
-            node = -1 - place if place < 0 else self.cluster.devices[place].node
-            rank = (0 if node == device.node else 2) + (place >= 0)
-            if rank < best_rank:
-                best, best_rank = place, rank
-        return best
-
-    def arrived(self, items: Sequence[int], place: int) -> None:
-        for item in items:
-            if self.where[item]:
-                self.where[item][place] = None
-
-    def written(self, task: int, place: int) -> None:
-        for item in self._row(self.tasks.writes, task):
-            self.where[item] = {place: None}
-
-    def final_bytes(self, task: int) -> float:
-        """Bytes of what the task wrote and nothing that has not ended reads or writes."""
-        return float(sum(self.tasks.items[item].size for item in self._row(self.tasks.writes, task)
-                         if self._final(item, task)))  # fmt: skip
-
-    def _final(self, item: int, task: int) -> bool:
-        mine = item in self._row(self.tasks.reads, task), item in self._row(self.tasks.writes, task)
-        return self.readers[item] <= mine[0] and self.writers[item] <= mine[1]
-
-    def ended(self, task: int, lane: Lane) -> None:
-        for item in self._row(self.tasks.writes, task):
-            if self._final(item, task):
-                self.where[item] = {-1 - lane.device.node: None}
-        for item in self._row(self.tasks.writes, task):
-            self.writers[item] -= 1
-        for item in self._row(self.tasks.reads, task):
-            self.readers[item] -= 1
-            unused = not self.readers[item] and not self.writers[item] and self.made[item]
-            if unused and item not in self._row(self.tasks.writes, task):
-                self.where[item] = {}

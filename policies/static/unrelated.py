@@ -79,11 +79,14 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 
     used = np.zeros(allowed.shape, dtype=bool)
     used[task, kind] = True
-    found, chosen = _by_columns(solved, allowed / scale, counts, used) if len(task) > WHOLE_PROGRAM else (solved(task, kind), used)
+    if len(task) > WHOLE_PROGRAM:
+        found, used = _by_columns(solved, allowed / scale, counts, used)
+    else:
+        found = solved(task, kind)
     if found.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
         share[np.arange(size), allowed.argmin(axis=1)] = 1.0
         return Split(share, prices)
-    share[np.nonzero(chosen)] = found.x[:-1]
+    share[np.nonzero(used)] = found.x[:-1]
     dual = np.maximum(0.0, -found.ineqlin.marginals)
     worth = float(dual @ lanes)
     return Split(share, dual / worth if worth > 0 else prices)

@@ -24,8 +24,7 @@ def problem_of(run: RunInput, random: np.random.Generator) -> PlanProblem:
     A plan has a place for every task, so what is tried out goes on to the end: no horizon, and nobody loses patience.
     """
     tasks = replace(run.tasks, time=run.tasks.estimate)
-    endless = replace(run, tasks=replace(tasks, expires=None), admission=None, horizon=math.inf, warmup=0.0,
-                      grace=None)
+    endless = replace(run, tasks=replace(tasks, expires=None), admission=None, horizon=math.inf, warmup=0.0, grace=None)
 
     def play(scheduler: Scheduler) -> Record:
         return Simulation(replace(endless, scheduler=scheduler)).run()

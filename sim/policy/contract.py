@@ -63,7 +63,6 @@ class Start(_Shown):
         self.placement = placement
 
 
-
 class Stop(_Shown):
     """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
 

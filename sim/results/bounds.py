@@ -65,7 +65,8 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
             if mode.on_cpu or mode.gpus != 1 or not mode.whole or mode.batch_limit > 1 or not len(rows):
                 continue
             ways = dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is mode.type)
-            seconds = [sum(stage_seconds(mode, way, private, rows)) for way in ways]
+            stages = [stage_seconds(mode, way, private, rows) for way in ways]
+            seconds = [up + down for up, down in stages]
             if seconds:
                 found[rows, position] = np.min(seconds, axis=0)
     return found if found.any() else None
