@@ -8,7 +8,7 @@ long its relaxation stands for it, which only weakens the bound.  Bisection find
 With one kind the program counts: T is possible if Σ c[t] ⌊T / p[t]⌋ ≥ n.
 Reference: Gilmore, Gomory, A Linear Programming Approach to the Cutting-Stock Problem (1961); for unrelated machines
 Svensson, Santa Claus Schedules Jobs on Unrelated Machines (2012).
-Cost: some twenty guesses, each a few programs of types + kinds rows and knapsacks of `NODES` nodes at most.
+Cost: some ten guesses, each a few programs of types + kinds rows and knapsacks of `NODES` nodes at most.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ import numpy as np
 
 from policies.static.bounds import TOLERANCE
 
-KINDS = 8
+KINDS = 4
 """Kinds of tasks at most."""
+OF_EACH = 3
+"""Tasks of a kind at least, on average: with fewer the area says as much."""
+PRECISION = 1e-3
+"""Of the bisection, where there is more than one kind."""
 NODES = 4_000
 """Nodes of a knapsack's search; beyond, its relaxation is taken."""
 ROUNDS = 60
@@ -34,11 +38,11 @@ def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     if not len(times) or len(np.unique(times[: 4 * KINDS], axis=0)) > KINDS:
         return None
     found, number = np.unique(times, axis=0, return_counts=True)
-    return (found, number) if len(found) <= KINDS else None
+    return (found, number) if len(found) <= KINDS and len(times) >= OF_EACH * len(found) else None
 
 
 def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, high: float) -> float:
-    """The greatest T from `low`, a bound, to `high`, a makespan, that is refuted to a precision of 1e-6; else `low`."""
+    """The greatest T from `low`, a bound, to `high`, a makespan, that is refuted; else `low`."""
     few = kinds_of(times)
     if few is None or not low < high:
         return low
@@ -48,7 +52,8 @@ def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, hi
     if _refuted(kinds, number, lanes, high * (1 - 1e-6)):
         return high * (1 - 1e-6)
     first, last = low, high * (1 - 1e-6)
-    while last > first * (1 + 1e-6):
+    precision = 1e-6 if len(kinds) == 1 else PRECISION
+    while last > first * (1 + precision):
         guess = (first + last) / 2
         if _refuted(kinds, number, lanes, guess):
             first = guess

@@ -54,7 +54,7 @@ class LocalSearch(PlannedScheduler):
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
     """
 
-    def __init__(self, evaluations: Annotated[int, Field(ge=1, le=10**9)] = 300, seconds: Seconds | None = None):
+    def __init__(self, evaluations: Annotated[int, Field(ge=1, le=10**9)] = 200, seconds: Seconds | None = None):
         super().__init__()
         check_budget(evaluations, seconds, "local_search")
         self.evaluations, self.seconds = evaluations, seconds
@@ -62,9 +62,11 @@ class LocalSearch(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "local_search")
         budget = Budget(self.evaluations, self.seconds)
-        search = Climb(instance, budget, problem.random or np.random.default_rng(0))
+        bound = 0.0
+        if not instance.pipelined:
+            bound = graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival)
+        search = Climb(instance, budget, problem.random or np.random.default_rng(0), bound)
         best = search.run()
-        bound = graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival)
         idle = planned(instance, best.rows, bound)
         notes = idle.notes | {"seed": best.seed, "seed_makespan": search.seeded}
         notes |= {"evaluations": budget.used} if self.seconds is None else {"deterministic": False}
@@ -89,7 +91,8 @@ class Found:
 class Climb:
     """One search."""
 
-    def __init__(self, instance: Instance, budget: Budget, random: np.random.Generator):
+    def __init__(self, instance: Instance, budget: Budget, random: np.random.Generator, bound: float):
+        self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
         self.instance, self.budget, self.random = instance, budget, random
         self.problem = instance.problem
         self.graph = graph_of(self.problem.tasks)
@@ -144,7 +147,7 @@ class Climb:
     def _climbed(self, best: Found) -> Found:
         now, hopes = best, HOPES
         idle = self._idle(best.rows)
-        while hopes and self.budget.part < 1:
+        while hopes and self.budget.part < 1 and best.makespan > self.enough:
             rows = self._changed(list(now.rows))
             there = self._idle(rows)
             if there > FALSE_HOPE * idle:
