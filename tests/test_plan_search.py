@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from policies.static.instance import runnable
 from policies.static.local_search import LocalSearch
 from policies.static.lst import Lst, lst
 from policies.static.outcome import plan_of
-from policies.static.replay import read_plan, write_plan
+from policies.static.replay import read_plan
 from policies.static.search import seeds_of
 from policies.static.simulated_annealing import SimulatedAnnealing
 from policies.static.unrelated import good_prices
@@ -30,6 +31,7 @@ from sim import registry
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link
 from sim.model.plan import Copy, Plan, Step
+from sim.model.plan_table import write_plan
 from sim.model.tasks import Item, Shape
 from sim.policy import PlanProblem
 from sim.testing.systems import gpu_mode, node, workload
@@ -220,6 +222,26 @@ def test_a_prefetch_that_cannot_be_is_refused_when_the_plan_is_loaded(row, said,
     (tmp_path / "plan.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match=said):
         read_plan(tmp_path / "plan.csv", given.tasks, given.cluster)
+
+
+def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
+    """The plan of dmda, saved and replayed, is dmda; a rule that does not plan is refused where it stands."""
+    from click.testing import CliRunner
+
+    from sim.cli import hetsim
+
+    def call(*arguments):
+        return CliRunner().invoke(hetsim, list(arguments), prog_name="hetsim")
+
+    file = tmp_path / "plan.csv"
+    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, by: dmda}", "--out", str(file))
+    assert done.exit_code == 0 and "120 steps" in done.stdout
+    followed = sim.run("cholesky-8", policy={"name": "replay", "plan": str(file)})
+    assert followed.metric("makespan") == sim.run("cholesky-8", policy="dmda").metric("makespan")
+    table = json.loads(call("plan", "list-lemma", "--policy", "heft", "--json").stdout)
+    assert {"task", "device", "start", "finish"} <= set(table["steps"][0])
+    refused = call("plan", "cholesky-8", "--policy", "dmda")
+    assert refused.exit_code == 3 and "as_planned plans what it does" in refused.stderr
 
 
 # Constraint programming -------------------------------------------------------------------------------------------

@@ -19,16 +19,13 @@ from typing import Any, get_args
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
-from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
 from sim.model.plan import Copy, Moment, Plan, Step, lane_names
+from sim.model.plan_table import COLUMNS, COPY_COLUMNS
 from sim.model.tasks import Shape, Tasks
 from sim.model.units import shown
 from sim.policy import PlannedScheduler, PlanProblem
 
-COLUMNS = ("task", "mode", "device", "order")
-COPY_COLUMNS = ("item", "after")
-"""Columns that only a plan with prefetches or drops has."""
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 MOST_PROBLEMS = 100
 """Problems of a plan named one by one; the rest is counted."""
@@ -56,29 +53,6 @@ class Replay(PlannedScheduler):
 
 
 # Tables -------------------------------------------------------------------------------------------------------
-
-
-def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
-    """Write the table that `replay` reads, whole or not at all; Parquet if the name ends so, else CSV."""
-    import pandas as pd
-
-    rows: list[tuple[Any, ...]] = []
-    for order, step in enumerate(plan.steps):
-        names = [mode.name for mode in tasks.shapes[tasks.shape[step.task]].modes]
-        name = names[step.mode]
-        mode = name if names.count(name) == 1 else step.mode
-        rows.append((str(tasks.name(step.task)), str(mode), "+".join(step.devices), order))
-    columns = list(COLUMNS)
-    if plan.copies:
-        columns += COPY_COLUMNS
-        rows = [(*row, "", "") for row in rows]
-        for order, copy in enumerate(plan.copies, start=len(rows)):
-            after = ("", "") if copy.after is None else (str(tasks.name(copy.after)), copy.moment)
-            verb = "drop" if copy.drop else "fetch"
-            rows.append((after[0], verb, copy.device, order, tasks.items[copy.item].name, after[1]))
-    table = pd.DataFrame(rows, columns=columns)
-    put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
-    write_whole(Path(path), lambda file: put(file, index=False))
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:

@@ -27,6 +27,8 @@ class PlannedScheduler(Scheduler):
     """
 
     def __init__(self) -> None:
+        self.made: Plan | None = None
+        """The plan that is followed."""
         self._steps: list[Step] = []
         self._number: dict[int, int] = {}
         self._placements: list[Placement] = []
@@ -67,6 +69,7 @@ class PlannedScheduler(Scheduler):
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         """From now on: this plan, which has no problems."""
+        self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
         self._alone = [_fills(placement) for placement in self._placements]

@@ -3,8 +3,9 @@
 Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
 instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
 only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
-one that planners of sequential tasks see.  Transfers that it counts are the tasks' own, which no policy can avoid.  It then bounds the runs that complete every task and finish each in one
-piece: with work kept across a stop the makespan can be shorter than that of any plan.
+one that planners of sequential tasks see.  Transfers that it counts are the tasks' own, which no policy can avoid.
+It then bounds the runs that complete every task and finish each in one piece: with work kept across a stop the
+makespan can be shorter than that of any plan.
 """
 
 from __future__ import annotations
