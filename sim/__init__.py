@@ -19,6 +19,7 @@ _WHERE = {
     "compare": "sim.experiment.compare:compare",
     "sweep": "sim.experiment.sweep:sweep",
     "tune": "sim.experiment.tune:tune",
+    "plan": "sim.experiment.plan:plan",
     "plan_precision": "sim.experiment.precision:plan_precision",
     "size": "sim.experiment.size:size",
     "train": "sim.experiment.training:train",
@@ -37,13 +38,14 @@ _WHERE = {
 
 __all__ = [  # noqa: PLE0604
     "Comparison", "Replications", "Result", "Scenario", "Sweep", "compare", "difference", "errors", "load",
-    "plan_precision", "plots", "register", "run", "size", "sweep", "theory", "train", "tune",
+    "plan", "plan_precision", "plots", "register", "run", "size", "sweep", "theory", "train", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from sim import errors, plots, theory
     from sim.experiment.compare import compare
     from sim.experiment.directory import load
+    from sim.experiment.plan import plan
     from sim.experiment.precision import plan_precision
     from sim.experiment.run import run
     from sim.experiment.size import size

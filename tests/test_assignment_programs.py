@@ -177,7 +177,7 @@ def test_readers_are_told(tmp_path):
     assert proven.warnings == []
     open_ = sim.run("cnn-operators", policy="integer_program")
     (warning,) = open_.warnings
-    assert warning == "the plan of integer_program is not proven optimal: gap 5.33 %"
+    assert warning == "the plan of integer_program is not proven optimal: gap 58 %"
     assert sim.load(open_.save(tmp_path / "run")).warnings == [warning]
 
 

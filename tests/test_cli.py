@@ -109,7 +109,7 @@ def test_import_sim_is_light():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("verb", ["run", "compare", "explain", "validate", "list", "schema", "trace"])
+@pytest.mark.parametrize("verb", ["run", "compare", "explain", "plan", "validate", "list", "schema", "trace"])
 def test_every_verb_has_help(verb: str):
     result = call(verb, "--help")
     assert result.exit_code == 0

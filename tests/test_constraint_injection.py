@@ -147,8 +147,8 @@ def test_a_group_uploads_what_it_shares_once():
 
 
 def test_tasks_that_no_device_pays_for_are_pinned_to_the_cores():
-    """(3, 1) with 9 bytes to bring: 10 on the GPU; the program alone would put it there."""
-    given = problem([[3, 1], [3, 1]], [1, 1], link=LINK, bytes_in=np.array([9, 1]))
+    """(3, 1) with 2 bytes to bring: 3.1 on the GPU, whose busiest engine needs 2; the program would put it there."""
+    given = problem([[3, 1.1], [3, 1]], [1, 1], link=LINK, bytes_in=np.array([2, 1]), streams=2)
     (pin,) = sharing(given)._beside_their_data()
     assert pin == Pin((0,), (0,))
     assert sharing(given).tree()[0].name == "beside data"

@@ -147,8 +147,10 @@ def test_the_lemma_grows_with_x(x: int):
 
 
 def test_the_best_bound_of_all_serves_all(tmp_path: Path):
-    """Three tasks of 2 s on two GPUs and a core that takes 9 s: nobody is done before 4 s; the areas say 2.7 s."""
-    scenario = instance(1, 2, ["a,9,2", "b,9,2", "c,9,2"], tmp_path)
+    """Three tasks of 2 s on two GPUs and a core that takes 9 s or more: 4 s at least; the areas say 2.7 s.
+
+    As no two tasks are alike, mct and heft know the areas alone."""
+    scenario = instance(1, 2, ["a,9,2", "b,10,2", "c,11,2"], tmp_path)
     plans = sim.compare(scenario, ["mct", "dual_approximation"]).plans
     assert plans["lower_bound"].to_numpy() == pytest.approx(4, rel=2e-3)
     alone = sim.compare(scenario, ["mct", "heft"]).plans

@@ -16,12 +16,13 @@ from policies.dynamic.round_robin import RoundRobin
 from policies.dynamic.srtf import Srtf
 from policies.orders import fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
 from policies.placements import EarliestFinish, best_fit, fastest_device, first_fit, worst_fit
-from policies.static.replay import Replay, read_plan, write_plan
+from policies.static.replay import Replay, read_plan
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link, Sharing
 from sim.model.plan import Plan, Step
+from sim.model.plan_table import write_plan
 from sim.model.record import COMPLETED, EXPIRED
 from sim.model.tasks import Item, Shape, Stopping
 from sim.policy import ListScheduler

@@ -493,12 +493,13 @@ def test_lst_refuses_a_graph():
 
 
 def test_registered_by_name_on_the_cholesky_graph():
-    """Every planner of graphs tells its bound, and the certified one of hlp is the best."""
+    """Every planner of graphs tells its bound, that of hlp is no worse, and none a ratio: items move between tasks."""
     notes = {name: sim.run("cholesky-8", policy=name).notes for name in ("heft", "cpop", "peft", "hlp", "mct")}
     bounds = {name: told["lower_bound"] for name, told in notes.items()}
-    assert bounds["heft"] == bounds["cpop"] == bounds["peft"] == bounds["mct"] < bounds["hlp"]
+    assert bounds["heft"] == bounds["cpop"] == bounds["peft"] == bounds["mct"] <= bounds["hlp"]
     assert all(told["lower_bound"] <= told["planned_makespan"] for told in notes.values())
-    assert notes["hlp"]["ratio_certified"] == notes["hlp"]["planned_makespan"] / bounds["hlp"] < 1.4
+    assert all(told["covers"]["transfers"] == "partly" for told in notes.values())
+    assert not any("ratio_certified" in told for told in notes.values())
 
 
 def test_planners_are_fast_on_many_lanes():

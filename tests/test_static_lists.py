@@ -35,9 +35,9 @@ INDEPENDENT = [MinMin, MaxMin, Sufferage, *TWO_TYPES]
 ALL = [*GRAPHS, *INDEPENDENT]
 
 
-def problem(times, counts, arrivals=None, link=None, **columns):
+def problem(times, counts, arrivals=None, link=None, streams=1, **columns):
     """Tasks with a time for each type (cores, then types of GPU), on one node with so many of each."""
-    types = [DeviceType(f"g{number}", link=link or Link()) for number in range(len(counts) - 1)]
+    types = [DeviceType(f"g{number}", link=link or Link(), streams=streams) for number in range(len(counts) - 1)]
     shape = Shape([cpu_mode(), *(gpu_mode(kind) for kind in types)])
     there = [0] * len(times) if arrivals is None else arrivals
     tasks = workload([(at, 0, *row) for at, row in zip(there, times, strict=True)], [shape], **columns)
@@ -419,7 +419,7 @@ def test_heft_on_the_cholesky_graph():
     policies = ["lists_mct", "lists_heft", {"name": "lists_heft", "overlap": False}]
     spans = [float(sim.run("cholesky-8", policy=policy).summary.loc["makespan"].item()) for policy in policies]
     assert spans == sorted(spans, reverse=True)
-    assert spans[2] < 0.9 * spans[0]
+    assert spans[2] < spans[1] < spans[0]
 
 
 # Refusals and speed -------------------------------------------------------------------------------------------------

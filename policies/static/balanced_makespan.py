@@ -25,19 +25,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.instance import independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from policies.static.two_types import by_sides, by_speed_up, two_types
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
 
 class BalancedMakespan(PlannedScheduler):
-    """Balanced makespan, for independent sequential tasks on at most two types of devices."""
+    """Balanced makespan, for independent sequential tasks on at most two types of devices.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = True):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")
         times, counts = two_types(instance, "balanced_makespan")
-        return plan_of(instance, balanced_makespan(times, counts, problem.tasks.arrival))
+        found = balanced_makespan(times, counts, problem.tasks.arrival)
+        return plan_of(instance, found, descent=self.descent)
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:

@@ -18,19 +18,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.instance import independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from policies.static.two_types import by_speed_up, two_types
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
 
 class Clb2c(PlannedScheduler):
-    """CLB2C, for independent sequential tasks on at most two types of devices."""
+    """CLB2C, for independent sequential tasks on at most two types of devices.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "clb2c")
         times, counts = two_types(instance, "clb2c")
-        return plan_of(instance, clb2c(times, counts, problem.tasks.arrival))
+        return plan_of(instance, clb2c(times, counts, problem.tasks.arrival), descent=self.descent)
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:

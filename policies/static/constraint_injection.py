@@ -35,12 +35,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
+from policies.static.ahead import brought_ahead
 from policies.static.assignment import (
     Apart,
     Before,
@@ -60,10 +61,11 @@ from policies.static.assignment import (
 from policies.static.instance import Instance, runnable
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
+from policies.static.outcome import plan_of
 from policies.static.parts import Groups, dealt, in_blocks
-from policies.static.schedule import graph_of, plan_of, topological
+from policies.static.schedule import graph_of, topological
+from policies.static.search import simulated
 from policies.static.traffic import Traffic, traffic_of
-from sim.errors import PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle
 from sim.model.tasks import Tasks
@@ -84,7 +86,8 @@ View = Literal["all", "flow", "inputs"]
 class ConstraintInjection(PlannedScheduler):
     """Assignment by a linear program with injected constraints, judged by simulation.
 
-    candidates: plans that are simulated at most, the two without constraints included.
+    candidates: plans that are simulated at most, the two without constraints included; the best is tried once more,
+        with prefetches.
     node_limit, most_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
     """
 
@@ -103,7 +106,7 @@ class ConstraintInjection(PlannedScheduler):
         instance = runnable(problem, "constraint_injection")
         linear, bound = linear_program(instance)
         integer, better = integer_program(instance)
-        free = [plan_of(instance, schedule) for schedule in (linear, integer)]
+        free = [plan_of(instance, schedule, max(bound, better)) for schedule in (linear, integer)]
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
         best, won, least = free[spans.index(unconstrained)], "", unconstrained
@@ -123,16 +126,17 @@ class ConstraintInjection(PlannedScheduler):
                 makespan = simulated(problem, plan)
                 if makespan < least:
                     best, won, least = plan, " > ".join(names), makespan
+        ahead = brought_ahead(instance, best)
+        if ahead.copies:
+            tried += 1
+            makespan = simulated(problem, ahead)
+            if makespan < least:
+                best, least = ahead, makespan
         notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
-        return Plan(best.steps, makespan=least, bound=min(max(bound, better), least), notes=notes)
-
-
-def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """The makespan on the estimates; inf where the order cannot be kept with the memory there is."""
-    try:
-        return problem.simulate(plan)
-    except PolicyError:
-        return np.inf
+        known = free[0].bound
+        return replace(
+            best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
+        )
 
 
 # The tree -----------------------------------------------------------------------------------------------------
@@ -429,7 +433,7 @@ class Sharing:
         """Seconds that a group's inputs, each of them once, and its private data take to and from a site."""
         place = self.place[site]
         shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
-        return shared + float(self.traffic.extra[list(group), place].sum())
+        return shared + float(self.traffic.private[list(group), place].sum())
 
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
         """Every accelerator and every switch has to get through its transfers within the makespan.
@@ -447,8 +451,9 @@ class Sharing:
             if not carried:
                 continue
             work: list[tuple[int, int, float]] = []
-            if device.type.streams == 1:
-                work = [(task, site, float(time)) for task, time in enumerate(self.times[:, site]) if time < np.inf]
+            if device.type.streams == 1:  # private data are in `carried`
+                alone = self.instance.compute[:, self.sites[site].kind]
+                work = [(task, site, float(time)) for task, time in enumerate(alone) if time < np.inf]
             found.append(Cap((*work, *carried), per_makespan=1.0))
             if device.switch is not None:
                 own, switch = device.type.link.upload, cluster.nodes[device.node].spec.switch.upload

@@ -29,7 +29,7 @@ programs of one variable a device, each with O(n + edges) for the longest path.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -39,7 +39,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from policies.static.instance import Instance, list_schedule, runnable
-from policies.static.schedule import Graph, Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule
 from policies.static.search import bound_together, seed_of
 from policies.static.traffic import traffic_of
 from sim.errors import Problem, ScenarioError
@@ -79,7 +80,8 @@ class ConvexEnergy(PlannedScheduler):
         self.slack = 1.5 if slack is None else slack
 
     def plan(self, problem: PlanProblem) -> Plan:
-        instance = runnable(problem, "convex_energy")
+        # Transfers take as long at any frequency, so frequencies are chosen for computing alone and then tried.
+        instance = computing_alone(runnable(problem, "convex_energy"))
         if not instance.size:
             return Plan([], makespan=0.0)
         machine = Machine.of(instance)
@@ -88,10 +90,8 @@ class ConvexEnergy(PlannedScheduler):
         seed = seed_of(instance, traffic_of(instance, before) if graph else None)
         if not graph:  # on each lane by arrival, which is never later than the order of the planner
             seed.schedule = machine.scheduled(machine.lanes_of(seed.schedule), np.ones(len(machine.devices)))
-        full = plan_of(instance, seed.schedule)
+        full = plan_of(instance, seed.schedule, seed.bound)
         trial = problem.simulate if _moves_data(problem) else None
-        if trial is None:
-            full.makespan = machine.makespan(seed.schedule, np.ones(len(machine.devices)))
         shortest = trial(full) if trial else float(full.makespan or 0.0)
         deadline = self.slack * shortest if self.deadline is None else self.deadline
         if shortest > deadline * (1 + ROUNDING):
@@ -109,8 +109,13 @@ class ConvexEnergy(PlannedScheduler):
             "dynamic_energy_j": machine.energy(plan),
             "full_speed_dynamic_energy_j": machine.energy(full),
         }
-        plan.bound = seed.bound
+        plan.bound = full.bound
         return plan
+
+
+def computing_alone(instance: Instance) -> Instance:
+    """The instance with lanes held for as long as tasks compute."""
+    return replace(instance, time=np.where(np.isfinite(instance.time), instance.compute, np.inf))
 
 
 def _moves_data(problem: PlanProblem) -> bool:
@@ -304,8 +309,8 @@ def planned_loads(machine: Machine, seed: Schedule, lowest: float, deadline: flo
         raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
     lanes = found[int(np.argmin(costs))]
     frequencies = _settled(machine.frequencies(lanes, deadline, lowest))
-    plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies))
-    plan.frequencies = machine.named(frequencies, lanes)
+    named = machine.named(frequencies, lanes)
+    plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named)
     plan.notes["dynamic_energy_bound_j"] = bound
     return plan
 
@@ -433,10 +438,8 @@ LATE = 1e12
 def planned_graph(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
     """The seed's lanes and order, each device as slow as is best."""
     frequencies = _settled(1 / slownesses(machine, seed, lowest, deadline))
-    plan = plan_of(machine.instance, seed)
-    plan.frequencies = machine.named(frequencies, machine.lanes_of(seed))
-    plan.makespan = machine.makespan(seed, frequencies)
-    return plan
+    named = machine.named(frequencies, machine.lanes_of(seed))
+    return plan_of(machine.instance, seed, frequencies=named)
 
 
 def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: float) -> np.ndarray:

@@ -43,6 +43,7 @@ from scipy.optimize import linprog
 
 from policies.static.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
 from policies.static.instance import instance_of, list_schedule
+from policies.static.outcome import planned
 from policies.static.two_types_rest import rest_of_two_types
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
@@ -105,9 +106,10 @@ class Solution:
 class DualApproximation(PlannedScheduler):
     """Dual approximation (Kedad-Sidhoum, Monna, Mounié, Trystram 2013), independent tasks on CPUs and one GPU type.
 
-    Plans as if all tasks were there at time 0 and transfers took no time; where tasks arrive one after the other,
-    each lane waits for its next one, the bound holds, and no ratio is guaranteed; nor is one in mid-run
-    (`two_types_rest`).
+    Plans as if all tasks were there at time 0; where tasks arrive one after the other, each lane waits for its next
+    one, the bound holds, and no ratio is guaranteed; nor is one in mid-run (`two_types_rest`).  On accelerators with
+    one stream and links of their own, uploads and downloads are in the times, and ratio and bound hold with them;
+    with several streams the plan goes by the engine that a task needs longest, and no ratio is guaranteed.
     ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
     tolerance: the bisection stops when the guess is known to this relative precision.
     method: "collapsed", or "paper" for the recursion as published, for comparison: slow, small instances only.
@@ -144,34 +146,14 @@ class DualApproximation(PlannedScheduler):
             return rest_of_two_types(instance, p, q, both, lambda p, q: self._solve(p, q, m, k))
         solution = self._solve(p, q, m, k)
         best = solution.schedule
-        placed = (
-            (float(best.starts[task]), task, sides[not best.on_gpu[task]], int(best.lanes[task]))
-            for task in range(instance.size)
-        )
-        together = not instance.size or np.ptp(problem.tasks.arrival) == 0
-        makespan = best.makespan if together else waiting(best, p, q, problem.tasks.arrival)
-        plan = instance.plan(placed, makespan=makespan)
-        plan.bound = solution.bound
-        plan.notes |= {
-            "ratio_certified": makespan / solution.bound if solution.bound > 0 else 1.0,
-            **({"ratio_guaranteed": solution.guarantee} if together else {}),
-            "guesses": solution.guesses,
-            "guess": solution.guess,
-        }
+        order = np.argsort(best.starts, kind="stable").tolist()
+        placed = [(task, sides[not best.on_gpu[task]], int(best.lanes[task])) for task in order]
+        plan = planned(instance, placed, solution.bound, solution.guarantee)
+        plan.notes |= {"guesses": solution.guesses, "guess": solution.guess}
         return plan
 
     def _solve(self, p: np.ndarray, q: np.ndarray, m: int, k: int) -> Solution:
         return solve(p, q, m, k, self.ratio, self.tolerance, self.method)
-
-
-def waiting(schedule: Schedule, p: np.ndarray, q: np.ndarray, arrival: np.ndarray) -> float:
-    """The makespan, from the first arrival, where every lane keeps its order and waits for its next task."""
-    times = np.where(schedule.on_gpu, q, p)
-    free: dict[tuple[bool, int], float] = {}
-    for task in np.argsort(schedule.starts, kind="stable").tolist():
-        lane = bool(schedule.on_gpu[task]), int(schedule.lanes[task])
-        free[lane] = max(free.get(lane, 0.0), float(arrival[task])) + float(times[task])
-    return max(free.values()) - float(arrival.min())
 
 
 # The algorithm ------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Genetic(PlannedScheduler):
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
     population: schedules of a generation.
     mutation: tasks of a child that change at random, on average.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(
@@ -50,14 +51,16 @@ class Genetic(PlannedScheduler):
         seconds: Seconds | None = None,
         population: Annotated[int, Field(ge=2, le=10_000)] = 64,
         mutation: Annotated[float, Field(gt=0, le=1000)] = 1.0,
+        descent: bool = True,
     ):
         super().__init__()
+        self.descent = descent
         check_budget(evaluations, seconds, "genetic")
         self.evaluations, self.seconds = evaluations, seconds
         self.population, self.mutation = population, mutation
 
     def plan(self, problem: PlanProblem) -> Plan:
-        search = Search.of(runnable(problem, "genetic"), self.evaluations, self.seconds)
+        search = Search.of(runnable(problem, "genetic"), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
         return search.plan(*evolve(search, self.population, self.mutation))

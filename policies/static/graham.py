@@ -21,7 +21,8 @@ import numpy as np
 
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, runnable
-from policies.static.schedule import Graph, Schedule, graph_of, plan_of, successors
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, graph_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.static.instance import Instance, runnable
+from policies.static.outcome import plan_of
 from policies.static.prioritised import missed
-from policies.static.schedule import Schedule, plan_of, topological
+from policies.static.schedule import Schedule, topological
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan, can_host, lane_names
 from sim.policy import PlannedScheduler, PlanProblem

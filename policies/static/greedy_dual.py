@@ -26,7 +26,8 @@ import numpy as np
 from pydantic import Field
 
 from policies.static.instance import independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from policies.static.two_types import by_sides, by_speed_up, two_types
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -39,10 +40,12 @@ class GreedyDual(PlannedScheduler):
     """Greedy dual approximation of independent sequential tasks on at most two types of devices.
 
     precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
-    def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3):
+    def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3, descent: bool = True):
         super().__init__()
+        self.descent = descent
         self.precision = precision
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -50,11 +53,7 @@ class GreedyDual(PlannedScheduler):
         times, counts = two_types(instance, "greedy_dual")
         arrival = problem.tasks.arrival
         schedule, bound = greedy_dual(times, counts, arrival, self.precision)
-        plan = plan_of(instance, schedule)
-        plan.bound = bound
-        if not len(arrival) or arrival.min() == arrival.max():
-            plan.notes["ratio_certified"] = 2 * (1 + self.precision)
-        return plan
+        return plan_of(instance, schedule, bound, 2 * (1 + self.precision), descent=self.descent)
 
 
 def greedy_dual(

@@ -31,8 +31,9 @@ from policies.static.graham import graham
 from policies.static.graph_bounds import graph_bound
 from policies.static.heft import heft
 from policies.static.instance import Free, runnable
+from policies.static.outcome import plan_of
 from policies.static.ranks import upward, ways
-from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
+from policies.static.schedule import Graph, Schedule, graph_of, topological
 from policies.static.unrelated import allowed_times
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
@@ -52,10 +53,7 @@ class Hlp(PlannedScheduler):
         instance, tasks = runnable(problem, "hlp"), problem.tasks
         before = graph_of(tasks)
         schedule, bound = hlp(instance.time, instance.counts, before, tasks.arrival, instance.free)
-        plan = plan_of(instance, schedule, bound)
-        assert plan.makespan is not None and plan.bound is not None
-        plan.notes["ratio_certified"] = plan.makespan / plan.bound if plan.bound else 1.0
-        return plan
+        return plan_of(instance, schedule, bound)
 
 
 def hlp(

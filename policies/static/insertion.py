@@ -15,7 +15,8 @@ import numpy as np
 
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, runnable
-from policies.static.schedule import Graph, Schedule, graph_of, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, graph_of
 from policies.static.traffic import Traffic, traffic_of
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

@@ -2,21 +2,28 @@
 
 A *lane* is what runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks
 (one core or one whole accelerator each); what else a task asks for is refused with a sentence.
+
+The time of a task on a lane is folded here, in one place for all planners: an accelerator with one stream is held
+from the start of a task's upload to the end of its download, so its time there is upload + compute + download.  With
+several streams the stages of different tasks overlap, and the time is that of the engine that the task needs longest
+(`pipelined`): good for decisions, no bound (`bounds_of` has one).  Items that several tasks use are in `traffic`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Node
-from sim.model.plan import Plan, Step, can_host, lane_names
-from sim.model.tasks import Shape, Tasks
+from sim.model.plan import can_host, lane_names
+from sim.model.stages import Private, Way, private_bytes, stage_seconds, way_to_host
+from sim.model.tasks import Mode, Shape, Tasks
 from sim.policy import PlanProblem
 
 Free = list[np.ndarray] | None
@@ -27,9 +34,9 @@ Free = list[np.ndarray] | None
 class Instance:
     """n sequential tasks and the lanes of T device types.
 
-    `time[j, t]` is the estimated time of task j on type t (inf: cannot run there), `mode[j, t]` the position of
-    that mode in its shape (-1: none).  `lanes[t]` are the names of the type's lanes.  Types stand in the order of
-    the cluster, cores first.
+    `time[j, t]` is the estimated time for which task j holds a lane of type t (inf: cannot run there), `mode[j, t]` the
+    position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
+    `lanes[t]` are the names of the type's lanes.  Types stand in the order of the cluster, cores first.
     In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down are no lanes
     here); None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if
     all lanes were free at once, which is still a plan, only a worse one.
@@ -41,6 +48,38 @@ class Instance:
     time: np.ndarray
     mode: np.ndarray
     free: Free = None
+    up: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    compute: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    down: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    private: Private = field(default_factory=lambda: Private(np.empty(0), np.empty(0)))
+
+    @property
+    def alone(self) -> np.ndarray:
+        """Seconds of each task on each type from the start of its upload to the end of its download, all idle."""
+        return self.up + self.compute + self.down
+
+    @property
+    def serial(self) -> np.ndarray:
+        """Of each type: does a lane take one task at a time, from the start of its upload to its last byte?"""
+        return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
+
+    @property
+    def idle_while_held(self) -> np.ndarray:
+        """Seconds of each task alone on a lane in which the engine it needs longest is idle; 0 on serial types."""
+        return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
+
+    @cached_property
+    def alike(self) -> bool:
+        """Have all lanes of each type the same way to their hosts?"""
+        cluster = self.problem.cluster
+        return all(len(dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is kind)) < 2
+                   for kind in self.types)  # fmt: skip
+
+    @cached_property
+    def pipelined(self) -> bool:
+        """Can stages of different tasks overlap on a lane, so that `time` is no time for which a lane is held?"""
+        moved = (self.up + self.down).any(axis=0)
+        return bool((moved & ~self.serial).any())
 
     @property
     def size(self) -> int:
@@ -50,13 +89,6 @@ class Instance:
     def counts(self) -> list[int]:
         """Lanes of each type."""
         return [len(lanes) for lanes in self.lanes]
-
-    def plan(self, placed: Iterable[tuple[float, int, int, int]], makespan: float | None = None) -> Plan:
-        """The plan of (start, task, type, lane number) entries, ordered by start."""
-        steps = [
-            Step(task, int(self.mode[task, kind]), (self.lanes[kind][lane],)) for _, task, kind, lane in sorted(placed)
-        ]
-        return Plan(steps, makespan=makespan)
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
@@ -72,7 +104,11 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
+    ways = {kind: _slowest_way(problem, kind) for kind in types}
+    private = private_bytes(tasks)
     time = np.full((len(tasks), len(types)), np.inf)
+    stages = np.zeros((3, *time.shape))
+    stages[1] = np.inf
     mode_of = np.full((len(tasks), len(types)), -1, dtype=np.int32)
     problems: dict[str, None] = dict.fromkeys(_wrong_times(tasks))
     for shape in tasks.shapes:
@@ -90,9 +126,11 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
                 continue
             usable = True
             kind = column[mode.type]
-            seconds = tasks.time[rows, position] + mode.fixed
+            parts = np.array(staged(tasks, rows, position, mode, ways[mode.type], private))
+            seconds = held(parts, mode)
             better = seconds < time[rows, kind]
             time[rows[better], kind] = seconds[better]
+            stages[:, rows[better], kind] = parts[:, better]
             mode_of[rows[better], kind] = position
         if not usable:
             problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape, hosts)] = None
@@ -102,7 +140,33 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     free = None
     if problem.in_mid_run:
         free = [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
-    return Instance(problem, types, lanes, time, mode_of, free)
+    up, compute, down = stages
+    return Instance(problem, types, lanes, time, mode_of, free, up, compute, down, private)
+
+
+def staged(
+    tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of upload, compute and download of some tasks in a mode over a way."""
+    up, down = stage_seconds(mode, way, private, rows)
+    return up, tasks.time[rows, position] + mode.fixed, down
+
+
+def held(stages: np.ndarray, mode: Mode) -> np.ndarray:
+    """Seconds for which a lane is held: all stages on one stream, the longest engine's where stages overlap."""
+    up, compute, down = stages
+    if mode.on_cpu or mode.type.streams == 1:
+        return np.asarray(up + compute + down)
+    if mode.type.link.duplex == "half":  # both directions are one engine's worth of link
+        return np.maximum(compute, up + down)
+    return np.asarray(stages.max(axis=0))
+
+
+def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
+    """The way to a type's host; where its lanes differ, the slowest in every part."""
+    cluster = problem.cluster
+    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:

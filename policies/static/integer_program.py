@@ -33,7 +33,8 @@ from policies.static.instance import Instance, runnable
 from policies.static.linear_program import all_at_once, by_completion, linear_program, span
 from policies.static.lst import lst
 from policies.static.max_min import max_min
-from policies.static.schedule import Schedule, graph_of, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule, graph_of
 from sim.model.plan import Plan
 from sim.model.units import Seconds
 from sim.policy import PlannedScheduler, PlanProblem
@@ -56,6 +57,7 @@ class IntegerProgram(PlannedScheduler):
     time_limit: seconds of search at most; the plan then depends on the machine.
     gap: a plan proven to be within this part of the optimum is good enough.
     most_variables: larger programs are not tried.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class IntegerProgram(PlannedScheduler):
         time_limit: Annotated[Seconds, Field(gt=0)] | None = None,
         gap: Annotated[float, Field(ge=0, lt=1)] = 0.0,
         most_variables: Whole = MOST_VARIABLES,
+        descent: bool = True,
     ):
         super().__init__()
+        self.descent = descent
         self.node_limit = node_limit
         self.time_limit = time_limit
         self.gap = gap
@@ -74,10 +78,10 @@ class IntegerProgram(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "integer_program")
         limits = self.node_limit, self.time_limit, self.gap, self.most_variables
-        plan = plan_of(instance, *integer_program(instance, *limits))
+        plan = plan_of(instance, *integer_program(instance, *limits), descent=self.descent)
         assert plan.makespan is not None and plan.bound is not None
-        gap = 1 - plan.bound / plan.makespan if plan.makespan > 0 else 0.0
-        plan.notes |= {"optimal": gap <= 4 * ROUNDING, "gap": gap}
+        gap = max(0.0, 1 - plan.bound / plan.makespan) if plan.makespan > 0 else 0.0
+        plan.notes |= {"optimal": gap <= 4 * ROUNDING and plan.notes["timetable"] == "exact", "gap": gap}
         return plan
 
 

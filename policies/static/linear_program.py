@@ -28,7 +28,8 @@ from policies.static.assignment import Program, by_type, ordered, times_at
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Instance, runnable
 from policies.static.mct import mct
-from policies.static.schedule import Schedule, graph_of, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
@@ -37,11 +38,18 @@ WHOLE = 1 - 1e-6
 
 
 class LinearProgram(PlannedScheduler):
-    """Relaxed assignment, rounded, then list scheduling; for sequential tasks with or without a task graph."""
+    """Relaxed assignment, rounded, then list scheduling; for sequential tasks with or without a task graph.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = True):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "linear_program")
-        return plan_of(instance, *linear_program(instance))
+        return plan_of(instance, *linear_program(instance), descent=self.descent)
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.instance import runnable
-from policies.static.schedule import Graph, Schedule, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -17,21 +17,28 @@ import numpy as np
 
 from policies.static.instance import Free, independent
 from policies.static.min_min import rounds
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
 
 class MaxMin(PlannedScheduler):
-    """Max-min, for independent sequential tasks."""
+    """Max-min, for independent sequential tasks.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "max_min")
-        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
+        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
 
 
-def max_min(
-    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
+def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
     return rounds(times, counts, ready, lambda first, second: first.min(axis=0), since)

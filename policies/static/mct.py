@@ -20,13 +20,21 @@ import numpy as np
 
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, free_lanes, runnable
-from policies.static.schedule import Graph, Schedule, graph_of, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
 
 class Mct(PlannedScheduler):
-    """Minimum completion time, for sequential tasks with or without a task graph."""
+    """Minimum completion time, for sequential tasks with or without a task graph.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "mct")
@@ -34,7 +42,7 @@ class Mct(PlannedScheduler):
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
         schedule = mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
-        return plan_of(instance, schedule, bound)
+        return plan_of(instance, schedule, bound, descent=self.descent)
 
 
 def mct(

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from policies.static.instance import Free, free_lanes, independent
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
@@ -25,16 +26,22 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class MinMin(PlannedScheduler):
-    """Min-min, for independent sequential tasks."""
+    """Min-min, for independent sequential tasks.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__()
+        self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "min_min")
-        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free))
+        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
 
 
-def min_min(
-    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
+def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
     return rounds(times, counts, ready, lambda first, second: -first.min(axis=0), since)
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from policies.static.insertion import Insertion
 from policies.static.instance import runnable
-from policies.static.schedule import Graph, Schedule, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.schedule import Graph, Schedule, topological
 from sim.model.plan import Plan
 from sim.model.tasks import Tasks
 from sim.policy import PlannedScheduler, PlanProblem

@@ -12,20 +12,21 @@ Cost: O(devices of the step) a task, and one look at each device queue's head th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
-from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
-from sim.model.plan import Plan, Step, lane_names
+from sim.model.plan import Copy, Moment, Plan, Step, lane_names
+from sim.model.plan_table import COLUMNS, COPY_COLUMNS
 from sim.model.tasks import Shape, Tasks
 from sim.model.units import shown
 from sim.policy import PlannedScheduler, PlanProblem
 
-COLUMNS = ("task", "mode", "device", "order")
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 MOST_PROBLEMS = 100
 """Problems of a plan named one by one; the rest is counted."""
 
@@ -35,6 +36,8 @@ class Replay(PlannedScheduler):
 
     plan: CSV or Parquet with one row a task and the columns task (its id), mode (name, or position counted from
     0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
+        A row with something in the column item is a copy: mode is fetch or drop, task the one that it waits for
+        (blank: none), and the column after says for what of it: ready, start or finish.
     """
 
     def __init__(self, plan: ExistingFile):
@@ -52,21 +55,6 @@ class Replay(PlannedScheduler):
 # Tables -------------------------------------------------------------------------------------------------------
 
 
-def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
-    """Write the table that `replay` reads, whole or not at all; Parquet if the name ends so, else CSV."""
-    import pandas as pd
-
-    rows: list[tuple[Any, ...]] = []
-    for order, step in enumerate(plan.steps):
-        names = [mode.name for mode in tasks.shapes[tasks.shape[step.task]].modes]
-        name = names[step.mode]
-        mode = name if names.count(name) == 1 else step.mode
-        rows.append((str(tasks.name(step.task)), str(mode), "+".join(step.devices), order))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
-    write_whole(Path(path), lambda file: put(file, index=False))
-
-
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
     """The plan in a table; ScenarioError with everything that makes it impossible."""
     problems: list[Problem] = []
@@ -75,9 +63,22 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
         problems.append(Problem(text, file=str(path), line=line))
 
     row_of = {str(tasks.name(index)): index for index in range(len(tasks))}
+    item_of = {item.name: number for number, item in enumerate(tasks.items)}
     steps: list[tuple[float, Step]] = []
+    copies: list[tuple[float, Copy]] = []
     planned: dict[int, int | None] = {}
     for line, row in _rows(Path(path)):
+        order = _number(row["order"])
+        if order is None:
+            complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
+            continue
+        if row.get("item"):
+            found = _copy(row, row_of, item_of)
+            if isinstance(found, Copy):
+                copies.append((order, found))
+            else:
+                complain(found, line)
+            continue
         index = row_of.get(row["task"])
         if index is None:
             complain(f"there is no task {shown(row['task'])}", line)
@@ -93,12 +94,11 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             names = ", ".join(m.name for m in shape.modes)
             complain(f"task {row['task']} has no mode {shown(row['mode'])}; its modes are {names}", line)
             continue
-        order = _number(row["order"])
-        if order is None:
-            complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
-            continue
         steps.append((order, Step(index, mode, tuple(name.strip() for name in row["device"].split("+")))))
-    plan = Plan([step for _, step in sorted(steps, key=lambda entry: entry[0])])
+    plan = Plan(
+        [step for _, step in sorted(steps, key=lambda entry: entry[0])],
+        copies=[copy for _, copy in sorted(copies, key=lambda entry: entry[0])],
+    )
     if not problems:
         for text in [*plan.problems(tasks, cluster), *_scattered(plan, tasks, cluster)]:
             complain(text)
@@ -107,6 +107,26 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
         rest = [Problem(f"and {more:,} more problems", file=str(path))] if more > 0 else []
         raise ScenarioError(problems[:MOST_PROBLEMS] + rest)
     return plan
+
+
+def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
+    """The copy that a row says, or what is wrong with it."""
+    if row["mode"] not in ("fetch", "drop"):
+        return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
+    if row["item"] not in item_of:
+        known = get_close_matches(row["item"], item_of, 1)
+        return f"there is no item {shown(row['item'])}" + (f"; did you mean {known[0]}?" if known else "")
+    if not row["task"]:
+        return Copy(item_of[row["item"]], row["device"], drop=row["mode"] == "drop")
+    if row["task"] not in row_of:
+        return f"item {row['item']} is copied after task {shown(row['task'])}, and there is no such task"
+    after = row.get("after") or "start"
+    if after not in MOMENTS:
+        return f"item {row['item']} is copied after the {shown(after)} of task {row['task']}; " + (
+            f"{', '.join(MOMENTS[:-1])} or {MOMENTS[-1]} is meant"
+        )
+    moment = MOMENTS[MOMENTS.index(after)]  # the same text, as the type that it has
+    return Copy(item_of[row["item"]], row["device"], row_of[row["task"]], moment, row["mode"] == "drop")
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
@@ -123,7 +143,8 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
             message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
             raise ScenarioError(Problem(message, file=str(path), line=line))
         else:
-            yield line, {name: cells[header.index(name)].strip() for name in COLUMNS}
+            known = [name for name in (*COLUMNS, *COPY_COLUMNS) if name in header]
+            yield line, {name: cells[header.index(name)].strip() for name in known}
     if header is None:
         raise ScenarioError(Problem("is empty", file=str(path)))
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.instance import Instance
 from sim.errors import ScenarioError
-from sim.model.plan import Plan, Step
 from sim.model.tasks import Tasks
 
 Graph = Sequence[Sequence[int]]
@@ -44,28 +42,6 @@ class Schedule:
     def makespan(self) -> float:
         """The last finish; 0 without tasks."""
         return float(self.finish.max(initial=0.0))
-
-
-def plan_of(instance: Instance, schedule: Schedule, bound: float | None = None) -> Plan:
-    """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
-
-    Its makespan is counted from the first arrival, as that of a run and a lower bound on it; in mid-run both are
-    counted from `now`.
-    """
-    placed = np.empty(instance.size, dtype=np.int64)
-    placed[schedule.order] = np.arange(instance.size)
-    steps = []
-    for task in np.lexsort((placed, schedule.finish, schedule.start)).tolist():
-        kind = int(schedule.kind[task])
-        lane = instance.lanes[kind][int(schedule.lane[task])]
-        steps.append(Step(task, int(instance.mode[task, kind]), (lane,)))
-    problem = instance.problem
-    first = float(problem.tasks.arrival.min(initial=np.inf)) if instance.size else 0.0
-    makespan = max(0.0, schedule.makespan - problem.origin) if problem.in_mid_run else schedule.makespan - first
-    if bound is not None and problem.in_mid_run and instance.size:
-        bound += first - problem.origin
-    # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
-    return Plan(steps, makespan, None if bound is None else min(bound, makespan))
 
 
 def graph_of(tasks: Tasks) -> Graph:

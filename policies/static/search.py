@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from policies.static.ahead import brought_ahead
 from policies.static.greedy_dual import greedy_dual
 from policies.static.heft import heft
 from policies.static.instance import Instance
+from policies.static.lst import lst
+from policies.static.max_min import max_min
 from policies.static.mct import mct
-from policies.static.schedule import Graph, Schedule, plan_of, topological
+from policies.static.outcome import plan_of
+from policies.static.peft import peft
+from policies.static.schedule import Graph, Schedule, topological
+from policies.static.sufferage import sufferage
 from policies.static.traffic import Traffic, traffic_of
 from policies.static.two_types import two_types
-from sim.errors import Problem, ScenarioError
+from sim.errors import PolicyError, Problem, ScenarioError, UsageError
 from sim.model.plan import Plan
+from sim.policy import PlanProblem
+
+MOST_ROUNDS = 2_000
+"""Above so many tasks planners of quadratic cost are no quick seeds."""
+MOST_PAIRS = 40_000
+"""Above so many pairs of tasks and types nor is a linear program."""
 
 
 class Budget:
@@ -54,23 +66,43 @@ class Seed:
     bound: float | None = None
 
 
-def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """Of independent tasks the better of greedy_dual (two types) and mct; of a task graph that of heft.
+def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
+    """The schedules of all cheap planners that plan such tasks.
 
-    The bound is for schedules that start at 0 without transfers, as those of the planners.
+    Their bound is for schedules that start at 0 without transfers other than the tasks' own.
     """
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
+    before: Graph = tasks.predecessors or [()] * len(tasks)
+    free = instance.free
     if bound_together(instance):
-        before: Graph = tasks.predecessors or [()] * len(tasks)
-        return Seed(heft(times, counts, before, tasks.arrival, traffic), "heft")
+        given = (times, counts, before, tasks.arrival, traffic)
+        return [
+            Seed(heft(*given, since=free), "heft"),
+            Seed(heft(*given, overlap=False, since=free), "heft"),
+            Seed(peft(*given, since=free), "peft"),
+            Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
+        ]
     longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
-    found = [Seed(mct(times, counts, longest, tasks.arrival), "mct")]
+    found = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
     bound = None
     if len(instance.types) <= 2:
         schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
-        found.insert(0, Seed(schedule, "greedy_dual"))
-    best = min(found, key=lambda seed: seed.schedule.makespan)  # the first of equals
-    return Seed(best.schedule, best.planner, bound)
+        found = [Seed(schedule, "greedy_dual"), *found]
+    if instance.size <= MOST_ROUNDS:
+        found.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
+        found.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
+    if instance.size and instance.size * len(counts) <= MOST_PAIRS:
+        schedule, better = lst(times, counts, tasks.arrival, free)
+        found.append(Seed(schedule, "lst"))
+        bound = max(better, bound or 0.0)
+    for seed in found:
+        seed.bound = bound
+    return found
+
+
+def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
+    """The seed of least makespan, the first of equals."""
+    return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
 def bound_together(instance: Instance) -> bool:
@@ -287,16 +319,21 @@ class Search:
     seed: Seed
     budget: Budget
     random: np.random.Generator
+    seeds: list[Seed]
+    descent: bool = True
+    """Does it end with moves and exchanges of tasks?"""
 
     @classmethod
-    def of(cls, instance: Instance, evaluations: int, seconds: float | None) -> Search:
+    def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
         budget = Budget(evaluations, seconds)  # its clock runs from here on
         traffic = None
         if bound_together(instance):
             traffic = traffic_of(instance, instance.problem.tasks.predecessors or [()] * instance.size)
         landscape = Ranked(instance, traffic) if bound_together(instance) else Loads(instance)
         random = instance.problem.random or np.random.default_rng(0)
-        return cls(landscape, seed_of(instance, traffic), budget, random)
+        seeds = seeds_of(instance, traffic)
+        best = min(seeds, key=lambda seed: seed.schedule.makespan)
+        return cls(landscape, best, budget, random, seeds, descent)
 
     @property
     def hopeless(self) -> bool:
@@ -307,23 +344,55 @@ class Search:
         least = 0.0 if self.seed.bound is None else self.seed.bound
         return self.seed.schedule.makespan - float(arrival.min()) <= least
 
+    def _judged(self, plans: list[Plan]) -> list[float]:
+        """The makespan of each plan; where it was simulated the plan says so."""
+        if not all(plan.notes["timetable"] == "exact" for plan in plans):
+            for plan in plans:
+                plan.makespan = simulated(self.landscape.instance.problem, plan)
+        return [span_of(plan) for plan in plans]
+
     def plan(self, lanes: np.ndarray, keys: np.ndarray) -> Plan:
         """The found candidate as a plan, or the seed where that is not better."""
-        found = self.landscape.schedule(lanes, keys)
-        better = found.makespan < self.seed.schedule.makespan
-        return self.finished(found if better else self.seed.schedule)
+        return self.finished(self.landscape.schedule(lanes, keys))
 
     def finished(self, schedule: Schedule) -> Plan:
+        """A schedule as a plan, or a seed where that ends first: by its timetable or, where that is not exact and there
+        is an engine, simulated on the estimates."""
         instance = self.landscape.instance
-        plan = plan_of(instance, schedule)
-        seeded = plan_of(instance, self.seed.schedule).makespan
-        plan.bound = self.seed.bound
-        plan.notes |= {"seed": self.seed.planner, "seed_makespan": seeded}
+        bound = self.seed.bound
+        plans = [plan_of(instance, seed.schedule, bound) for seed in self.seeds]
+        if all(schedule is not seed.schedule for seed in self.seeds):
+            plans.append(plan_of(instance, schedule, bound, descent=self.descent))
+        spans = self._judged(plans)
+        least = min(spans[: len(self.seeds)])
+        planner = self.seeds[spans.index(least)].planner
+        plan = plans[spans.index(min(spans))]
+        ahead = brought_ahead(instance, plan)
+        if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
+            plan = replace(ahead, makespan=makespan)
+        plan.notes |= {"seed": planner, "seed_makespan": least}
         if self.budget.seconds is None:
             plan.notes["evaluations"] = self.budget.used
         else:  # how many were made depends on the machine, and so does the plan
             plan.notes["deterministic"] = False
         return plan
+
+
+def simulated(problem: PlanProblem, plan: Plan) -> float:
+    """The makespan on the estimates, inf where the order cannot be kept with the memory there is; without an engine
+    the planned one."""
+    try:
+        return problem.simulate(plan)
+    except PolicyError:
+        return np.inf
+    except UsageError:
+        return span_of(plan)
+
+
+def span_of(plan: Plan) -> float:
+    """The planned makespan of a plan that has one."""
+    assert plan.makespan is not None
+    return plan.makespan
 
 
 def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:

@@ -45,6 +45,7 @@ class SimulatedAnnealing(PlannedScheduler):
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
     moves: evaluated at once.
     temperature: at the start, as a part of the mean time of a task in the seed schedule.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(
@@ -53,14 +54,16 @@ class SimulatedAnnealing(PlannedScheduler):
         seconds: Seconds | None = None,
         moves: Annotated[int, Field(ge=1, le=100_000)] = 8,
         temperature: Annotated[float, Field(gt=0, le=100)] = 0.3,
+        descent: bool = True,
     ):
         super().__init__()
+        self.descent = descent
         check_budget(evaluations, seconds, "simulated_annealing")
         self.evaluations, self.seconds = evaluations, seconds
         self.moves, self.temperature = moves, temperature
 
     def plan(self, problem: PlanProblem) -> Plan:
-        search = Search.of(runnable(problem, "simulated_annealing"), self.evaluations, self.seconds)
+        search = Search.of(runnable(problem, "simulated_annealing"), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
         return search.plan(*anneal(search, self.moves, self.temperature))

@@ -19,7 +19,8 @@ import numpy as np
 
 from policies.static.instance import Free, independent
 from policies.static.min_min import rounds
-from policies.static.schedule import Schedule, plan_of
+from policies.static.outcome import plan_of
+from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
@@ -30,16 +31,18 @@ class Sufferage(PlannedScheduler):
     """Sufferage, for independent sequential tasks.
 
     between: what is second best: another lane, or a lane of another type of device (XSufferage).
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
-    def __init__(self, between: Between = "lanes"):
+    def __init__(self, between: Between = "lanes", descent: bool = False):
         super().__init__()
+        self.descent = descent
         self.between = between
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "sufferage")
         given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
-        return plan_of(instance, sufferage(*given))
+        return plan_of(instance, sufferage(*given), descent=self.descent)
 
 
 def sufferage(

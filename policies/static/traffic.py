@@ -1,21 +1,22 @@
 """What moving data costs a graph planner: between places, at the start and at the end, over idle links.
 
 Transfers are those of items between the places where they are written and read, hop by hop.  What lies on a host at
-the start, `bytes_in`, `bytes_out`, items that nobody reads any more and stages given as durations lengthen the task
-that reads or writes them; what lies there at the start moves to each device once.  Contention on links, limited
-memory and copies made for other readers are not seen.
+the start and items that no later task reads lengthen the task that reads or writes them; what lies there at the start
+moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times of `Instance`.
+Contention on links, limited memory and copies made for other readers are not seen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from policies.static.instance import Instance
 from policies.static.schedule import Graph, topological
-from sim.model.cluster import Cluster, Device, Link
+from sim.model.cluster import Cluster, Device
 from sim.model.plan import lane_names
+from sim.model.stages import download_rate, final_bytes, way_to_host
 
 
 @dataclass
@@ -34,7 +35,10 @@ class Traffic:
     first_cost: np.ndarray
     """Seconds to bring each item from where it is at the start to each place."""
     extra: np.ndarray
-    """Seconds for input and output of each task that are not items, and for its stages, at each place."""
+    """Seconds for input and output of each task that are not shared items, as far as its time on a lane (`Instance`)
+    does not hold them, at each place."""
+    private: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    """All seconds for input and output of each task that are not shared items, at each place."""
 
     def mean(self) -> tuple[float, float]:
         """Latency and pace between two different lanes, on average; a lane and itself are one place."""
@@ -48,18 +52,16 @@ class Traffic:
 def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
     """What the data of the tasks cost on the links of the cluster; None if no task moves any."""
     cluster, tasks = instance.problem.cluster, instance.problem.tasks
-    stages = _stages(instance)
-    data = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
-    if not stages.any() and all(column is None for column in data):
+    if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
         return None
     device_of = lane_names(cluster)
     devices = [device_of[name] for lanes in instance.lanes for name in lanes]
     places = list(dict.fromkeys(devices))
     number = {device: place for place, device in enumerate(places)}
-    local, up, down = np.array([_to_host(cluster, device) for device in places]).reshape(-1, 3).T
+    local, up, down = np.array([_way(cluster, device) for device in places]).reshape(-1, 3).T
     network = [node.spec.network for node in cluster.nodes]
     delay = np.array([link.latency for link in network])
-    out, into = np.array([link.upload for link in network]), np.array([_download(link) for link in network])
+    out, into = np.array([link.upload for link in network]), np.array([download_rate(link) for link in network])
     node = np.array([device.node for device in places], dtype=np.int64)
     far = node[:, None] != node
     latency = local[:, None] + local + np.where(far, delay[node][:, None] + delay[node], 0.0)
@@ -86,25 +88,14 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
             first_cost[row] = np.min(ways, axis=0)
     sources, firsts, results = _reads(instance, predecessors)
     column_of = {kind: column for column, kind in enumerate(instance.types)}
-    extra = stages[:, [column_of[device.type] for device in places]]
-    for column, more, per_byte in ((tasks.bytes_in, 0.0, up), (tasks.bytes_out, results, down)):
-        size = (np.zeros(len(tasks)) if column is None else np.asarray(column, dtype=float)) + more
-        extra += np.where(size[:, None] > 0, local + size[:, None] * per_byte, 0.0)
-    return Traffic(np.array([number[device] for device in devices]), latency, pace, sources, firsts, first_cost, extra)
-
-
-def _stages(instance: Instance) -> np.ndarray:
-    """Seconds of each task's upload and download that are given as durations, on each type."""
-    tasks = instance.problem.tasks
-    seconds = np.zeros((instance.size, len(instance.types)))
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        for position, mode in enumerate(shape.modes):
-            both = mode.upload.of(1) + mode.download.of(1)
-            if both and not mode.on_cpu:
-                uses = instance.mode[rows] == position
-                seconds[rows] += np.where(uses, both, 0.0)
-    return seconds
+    kind = [column_of[device.type] for device in places]
+    more = results - final_bytes(tasks)  # items that go home at the end of the last of several tasks that use them
+    late = np.where(more[:, None] > 0, np.where(instance.private.down[:, None] > 0, 0.0, local), 0.0)
+    late += more[:, None] * down
+    extra = (np.where(instance.serial, 0.0, instance.idle_while_held)[:, kind]) + late
+    private = (instance.up + instance.down)[:, kind] + late
+    lanes = np.array([number[device] for device in devices])
+    return Traffic(lanes, latency, pace, sources, firsts, first_cost, extra, private)
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
@@ -133,16 +124,7 @@ def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]
     return sources, firsts, results
 
 
-def _to_host(cluster: Cluster, device: Device) -> tuple[float, float, float]:
+def _way(cluster: Cluster, device: Device) -> tuple[float, float, float]:
     """Latency, and seconds per byte from and to its host; nothing for the cores."""
-    if device.type.kind == "cpu":
-        return 0.0, 0.0, 0.0
-    links = [device.type.link]
-    if device.switch is not None:
-        links.append(cluster.nodes[device.node].spec.switch)
-    latency = sum(link.latency for link in links)
-    return latency, 1 / min(link.upload for link in links), 1 / min(_download(link) for link in links)
-
-
-def _download(link: Link) -> float:
-    return link.upload if link.duplex == "half" else link.download
+    way = way_to_host(cluster, device)
+    return way.latency, way.up, way.down

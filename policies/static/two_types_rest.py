@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from policies.static.instance import Instance, list_schedule
+from policies.static.outcome import planned
 from sim.model.plan import Plan
 
 
@@ -71,10 +72,12 @@ def rest_of_two_types(
         placed += [(float(starts[task]), task, kind, int(chosen[task])) for task in tasks.tolist()]
         makespan = max(makespan, end - problem.now)
         first += len(busy[side])
-    plan = instance.plan(placed, makespan=makespan)
-    plan.bound = solution.bound
-    if placed and plan.bound > 0:
-        plan.notes["ratio_certified"] = makespan / plan.bound
+    plan = planned(instance, [entry[1:] for entry in sorted(placed)])
+    plan.makespan = max(makespan, plan.makespan or 0.0)  # what runs may end last
+    if not instance.pipelined:
+        plan.bound = min(solution.bound, plan.makespan)
+        if placed and plan.bound > 0 and plan.notes["timetable"] == "exact":
+            plan.notes["ratio_certified"] = plan.makespan / plan.bound
     return plan
 
 

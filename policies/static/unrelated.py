@@ -14,13 +14,18 @@ Cost: one sparse linear program (HiGHS), some milliseconds for 1,000 tasks on 3 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from policies.static.bounds import TOLERANCE
 
+WHOLE_PROGRAM = 40_000
+"""Pairs of tasks and types up to which the program is solved at once."""
+COLUMNS = 4
+"""Pairs of each task that join a larger program at a time."""
 SAMPLE = 4_000
 """Tasks from which prices are taken where only a bound is wanted: any prices give one, good ones a good one."""
 
@@ -60,22 +65,57 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
     if not scale:  # nothing takes any time where it is shortest
         share[np.arange(size), allowed.argmin(axis=1) if size else []] = 1.0
         return Split(share, prices)
-    number, last = np.arange(len(task)), len(task)
-    once = csr_array((np.ones(last), (task, number)), shape=(size, last + 1))
-    area = np.concatenate([allowed[task, kind] / scale, -lanes])
-    rows, columns = np.concatenate([kind, np.arange(kinds)]), np.concatenate([number, np.full(kinds, last)])
-    load = csr_array((area, (rows, columns)), shape=(kinds, last + 1))
-    goal = np.zeros(last + 1)
-    goal[-1] = 1.0
-    # The simplex method, as only a vertex splits few tasks.
-    found = linprog(goal, A_ub=load, b_ub=np.zeros(kinds), A_eq=once, b_eq=np.ones(size), method="highs-ds")
+
+    def solved(task: np.ndarray, kind: np.ndarray) -> Any:
+        number, last = np.arange(len(task)), len(task)
+        once = csr_array((np.ones(last), (task, number)), shape=(size, last + 1))
+        area = np.concatenate([allowed[task, kind] / scale, -lanes])
+        rows, columns = np.concatenate([kind, np.arange(kinds)]), np.concatenate([number, np.full(kinds, last)])
+        load = csr_array((area, (rows, columns)), shape=(kinds, last + 1))
+        goal = np.zeros(last + 1)
+        goal[-1] = 1.0
+        # The simplex method, as only a vertex splits few tasks.
+        return linprog(goal, A_ub=load, b_ub=np.zeros(kinds), A_eq=once, b_eq=np.ones(size), method="highs-ds")
+
+    used = np.zeros(allowed.shape, dtype=bool)
+    used[task, kind] = True
+    if len(task) > WHOLE_PROGRAM:
+        found, used = _by_columns(solved, allowed / scale, counts, used)
+    else:
+        found = solved(task, kind)
     if found.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
         share[np.arange(size), allowed.argmin(axis=1)] = 1.0
         return Split(share, prices)
-    share[task, kind] = found.x[:last]
+    share[np.nonzero(used)] = found.x[:-1]
     dual = np.maximum(0.0, -found.ineqlin.marginals)
     worth = float(dual @ lanes)
     return Split(share, dual / worth if worth > 0 else prices)
+
+
+def _by_columns(
+    solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """The program solved over a few pairs of each task; pairs that its prices ask for join until none is left."""
+    allowed = np.where(usable, times, np.inf)
+    chosen = np.zeros(times.shape, dtype=bool)
+    rows = np.arange(len(times))[:, None]
+    few = min(COLUMNS, times.shape[1])
+    every = -(-usable.sum() // WHOLE_PROGRAM) + 1
+    prices = split(allowed[::every], counts).prices  # of a part of the tasks, to begin with
+    while True:
+        with np.errstate(invalid="ignore"):
+            cost = np.where(usable, allowed * prices, np.inf)
+        wanted = np.argpartition(cost, few - 1, axis=1)[:, :few]
+        chosen[rows, wanted] |= usable[rows, wanted]
+        found = solved(*np.nonzero(chosen))
+        if found.x is None:
+            return found, chosen
+        prices = np.maximum(0.0, -found.ineqlin.marginals)
+        with np.errstate(invalid="ignore"):
+            cost = np.where(usable, allowed * prices, np.inf)
+        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(found.eqlin.marginals) - 1e-9
+        if not missed.any():
+            return found, chosen
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:

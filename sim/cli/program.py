@@ -24,6 +24,7 @@ from sim.errors import HetsimError, InvariantError, RunError, ScenarioError, Unk
 VERBS = {
     "run": "sim.cli.run:run",
     "compare": "sim.cli.compare:compare",
+    "plan": "sim.cli.plan:plan",
     "sweep": "sim.cli.sweep:sweep",
     "tune": "sim.cli.tune:tune",
     "explain": "sim.cli.explain:explain",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from sim.engine.simulation import Simulation
 from sim.errors import PolicyError
 from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement, Plan, Step
+from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.record import COMPLETED, Record, RunInput
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Move, PlanProblem, Scheduler, Start, View
+from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
 from sim.policy.planned import Following
 
 
@@ -47,7 +47,7 @@ class Stage:
         """What a policy does, as a plan."""
         watched = Watched(scheduler)
         record = self._play(watched)
-        plan = plan_of(watched.starts, record)
+        plan = plan_of(watched.starts, record, watched.copies)
         stopped = record.preemptions is not None or record.migrations is not None
         again = stopped and not plan.problems(self.tasks, self.cluster)
         return replace(plan, makespan=self.simulate(plan) if again else makespan_of(record, self.tasks))
@@ -68,6 +68,9 @@ class Watched(Scheduler):
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
         self.starts: dict[int, tuple[Placement, float]] = {}
+        self.copies: list[Copy] = []
+        self._last: tuple[int | None, Moment] = None, "start"
+        """What happened last: the moment of a copy decided now."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -76,9 +79,11 @@ class Watched(Scheduler):
         self.inner.begin(view)
 
     def ready(self, task: Task) -> None:
+        self._last = task.index, "ready"
         self.inner.ready(task)
 
     def finished(self, task: Task) -> None:
+        self._last = task.index, "finish"
         self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
@@ -94,12 +99,16 @@ class Watched(Scheduler):
                     raise PolicyError("batches cannot be planned: a plan gives every task a place of its own")
                 self.starts.pop(decision.tasks.index, None)
                 self.starts[decision.tasks.index] = decision.placement, view.now
+                self._last = decision.tasks.index, "start"
             elif isinstance(decision, Move):
                 self.starts[decision.task.index] = decision.placement, view.now
+            elif isinstance(decision, Fetch | Drop):
+                drop = isinstance(decision, Drop)
+                self.copies.append(Copy(decision.item, decision.device.name, *self._last, drop))
             yield decision
 
 
-def plan_of(starts: dict[int, tuple[Placement, float]], record: Record) -> Plan:
+def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
     """Placements in their order as a plan.
 
     Cores that the policy left unnamed are named here, whichever are free by then.  Of a task that was stopped the
@@ -114,7 +123,7 @@ def plan_of(starts: dict[int, tuple[Placement, float]], record: Record) -> Plan:
         )
         names = _names(placement, cluster, free, start, float(record.finish[row]))
         steps.append(Step(row, position, names))
-    return Plan(steps)
+    return Plan(steps, copies=list(copies))
 
 
 def _names(

@@ -574,6 +574,14 @@ class EngineView:
         devices = self.cluster.devices
         return [devices[place] if place >= 0 else -1 - place for place in self._places.where[item]]
 
+    def room(self, device: Device) -> float:
+        state = self._capacity.of[device.index]
+        usable = isinstance(state, GpuState) and state.up and not state.asleep and state.node.up
+        return state.room if usable else 0.0
+
+    def in_use(self, item: int, device: Device) -> bool:
+        return item in self._places.on(device).pins
+
     # What if? -------------------------------------------------------------------------------------------------
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:

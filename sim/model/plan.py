@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.model.cluster import Cluster, Device, Node
 from sim.model.tasks import Mode, Tasks
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Placement:
@@ -47,6 +50,25 @@ class Step:
     devices: tuple[str, ...]
 
 
+Moment = Literal["ready", "start", "finish"]
+"""What a copy waits for: its task becomes ready, starts or has ended."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of an item that a plan brings to an accelerator before a step needs it there, or drops from one.
+
+    It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round);
+    an item that nothing has written by then, or for which there is no room, waits until that changes.
+    """
+
+    item: int
+    device: str
+    after: int | None = None
+    moment: Moment = "start"
+    drop: bool = False
+
+
 @dataclass
 class Plan:
     """Steps in order: on every device its steps run in the order in which they stand here.
@@ -54,6 +76,7 @@ class Plan:
     A plan fixes no times: a task starts when it heads all its devices' queues, they are free and its
     predecessors are done.  `bound` is a certified lower bound on the makespan and `makespan` what the planner
     expects, where it says so; `notes` are what a planner tells besides (`ratio_certified`, gap, time).
+    `copies` are prefetches and drops besides, in their order.
     `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node) are set before anything starts.
     """
 
@@ -62,6 +85,9 @@ class Plan:
     bound: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     frequencies: dict[str, float] = field(default_factory=dict)
+    copies: list[Copy] = field(default_factory=list)
+    timetable: np.ndarray | None = field(default=None, compare=False)
+    """Start and finish of each step as the planner expects them, a row a step; None where it says nothing."""
 
     def queues(self) -> dict[str, list[int]]:
         """Step numbers by device, in order."""
@@ -98,6 +124,8 @@ class Plan:
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
                 named = len(step.devices)
                 found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
+        for copy in self.copies:
+            found.extend(_copy_problems(copy, tasks, lanes, seen))
         missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
         if missing:
             found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
@@ -117,6 +145,25 @@ class Plan:
                 after[number_of[predecessor]].append(number)
         cycle = find_cycle(after)
         return None if cycle is None else [tasks.name(self.steps[n].task) for n in cycle]
+
+
+def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:
+    """What makes a prefetch or a drop impossible."""
+    verb = "drops" if copy.drop else "fetches"
+    if not 0 <= copy.item < len(tasks.items):
+        yield f"the plan {verb} item {copy.item}, but there are {len(tasks.items)} items"
+        return
+    item = tasks.items[copy.item]
+    where = f"the plan {verb} {item.name} {'from' if copy.drop else 'to'} {copy.device}"
+    device = lanes.get(copy.device)
+    if device is None:
+        yield f"{where}, which the cluster lacks"
+    elif device.type.kind == "cpu":
+        yield f"{where}, which is no accelerator"
+    elif device.type.memory is not None and item.size > device.type.memory:
+        yield f"{where}, which has {device.type.memory / 1e9:.6g} GB for its {item.size / 1e9:.6g} GB"
+    if copy.after is not None and copy.after not in steps:
+        yield f"{where} after a task that has no place in the plan (row {copy.after})"
 
 
 def can_host(node: Node, mode: Mode) -> bool:

@@ -525,3 +525,11 @@ class View(Protocol):
     def holders(self, item: int) -> list[Device | int]:
         """Where valid copies of an item lie: devices, and node indexes for host memory."""
         ...
+
+    def room(self, device: Device) -> float:
+        """Bytes of an accelerator's memory that no launch holds and no item in use takes; 0 while it is down."""
+        ...
+
+    def in_use(self, item: int, device: Device) -> bool:
+        """Does a launch, or a copy under way, need an item on this accelerator?"""
+        ...

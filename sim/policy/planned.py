@@ -10,22 +10,25 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement, Plan, Step
+from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, View
+from sim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View
 
 
 class PlannedScheduler(Scheduler):
     """Base of static policies: `plan` is called once, before the clock starts; then the plan is followed.
 
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
-    Frequencies that the plan gives are set in the first round, before anything starts.
+    Frequencies that the plan gives are set in the first round, before anything starts.  Items that it brings to
+    accelerators, or drops, are copied in the round of the moment that it names, after the start that is part of it.
     A plan that is impossible (`Plan.problems`: cycles, devices that do not exist, ...) is refused before anything
     runs.  Cost: O(devices of the step) a task; a head behind a running step is looked at again when that has ended,
     one that does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
     def __init__(self) -> None:
+        self.made: Plan | None = None
+        """The plan that is followed."""
         self._steps: list[Step] = []
         self._number: dict[int, int] = {}
         self._placements: list[Placement] = []
@@ -40,6 +43,13 @@ class PlannedScheduler(Scheduler):
         """Does nothing else fit on the devices of a step while it runs?"""
         self._taken: dict[str, int | None] = {}
         """Devices on which such a step runs, and the head that was tried there since."""
+        self._copies: dict[tuple[int | None, Moment], list[Copy]] = {}
+        """Prefetches and drops still to come, by what they wait for."""
+        self._copying: list[Copy] = []
+        """Those whose moment has come."""
+        self._sizes: list[int] = []
+        """Bytes of each item."""
+        self._devices: dict[str, Device] = {}
 
     def plan(self, problem: PlanProblem) -> Plan:
         """The plan for these tasks on this cluster."""
@@ -59,15 +69,24 @@ class PlannedScheduler(Scheduler):
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         """From now on: this plan, which has no problems."""
+        self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
         self._alone = [_fills(placement) for placement in self._placements]
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
         self._frequencies = [(cluster.by_name[name], value) for name, value in plan.frequencies.items()]
+        self._devices = cluster.by_name
+        self._sizes = [item.size for item in tasks.items]
+        self._copies = {}
+        for copy in plan.copies:
+            moment: Moment = "start" if copy.after is None else copy.moment
+            self._copies.setdefault((copy.after, moment), []).append(copy)
+        self._reach(None, "start")
 
     def ready(self, task: Task) -> None:
         number = self._number[task.index]
+        self._reach(task.index, "ready")
         if number in self._started:  # it was stopped (a device failed): it goes on before what comes after it
             self._started.discard(number)
             self._leave(number)
@@ -86,11 +105,14 @@ class PlannedScheduler(Scheduler):
 
     def finished(self, task: Task) -> None:
         self._leave(self._number[task.index])
+        self._reach(task.index, "finish")
 
     def schedule(self, view: View) -> Iterator[Decision]:
         refused: list[int] = []
         while self._frequencies:
             yield Set(*self._frequencies.pop(0))
+        if self._copying:
+            yield from self._copied(view)
         while self._due:
             number = heappop(self._due)
             placement = self._placements[number]
@@ -108,10 +130,35 @@ class PlannedScheduler(Scheduler):
                 if self._alone[number]:
                     self._taken.update(dict.fromkeys(devices))
                 self._remove(number)
+                self._reach(task.index, "start")
                 yield Start(task, placement)
+                if self._copying:
+                    yield from self._copied(view)
             else:
                 refused.append(number)
         self._due = refused  # ascending, hence a heap
+        if self._copying:
+            yield from self._copied(view)
+
+    def _reach(self, task: int | None, moment: Moment) -> None:
+        """What waits for this moment may be copied now."""
+        if self._copies:
+            self._copying += self._copies.pop((task, moment), ())
+
+    def _copied(self, view: View) -> Iterator[Decision]:
+        """Prefetches and drops whose moment has come, where they are possible; the others stay."""
+        waiting = []
+        for copy in self._copying:
+            device, holders = self._devices[copy.device], view.holders(copy.item)
+            if copy.drop:
+                if device in holders and len(holders) > 1 and not view.in_use(copy.item, device):
+                    yield Drop(copy.item, device)
+            elif device not in holders:
+                if holders and self._sizes[copy.item] <= view.room(device):
+                    yield Fetch(copy.item, device)
+                else:
+                    waiting.append(copy)
+        self._copying = waiting
 
     def _heads(self, number: int) -> bool:
         return all(self._queues[device][0] == number for device in self._steps[number].devices)

@@ -2,8 +2,10 @@
 
 For every release time r: whatever is released at or after r still needs its area, so the makespan is at least
 r + area bound; and each task alone needs its release + fastest time.  Task graphs add the critical path.
-Transfers and host resources are left out, which only lowers the bound; it holds for devices that run at
-nominal frequency or below.
+A task's own transfers count where it runs alone on one whole accelerator and in one piece: always in its own time,
+and in the area of an accelerator that one stream holds from the start of an upload to the end of the download.
+Items that tasks share and host resources are left out, which only lowers the bound; it holds for devices that run
+at nominal frequency or below.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.model.record import COMPLETED, UNFINISHED
+from sim.model.stages import private_bytes, stage_seconds, way_to_host
 from sim.model.tasks import Mode, Tasks
 from sim.results.modes import ModeTable, units
+from sim.results.plans import in_pieces
 
 if TYPE_CHECKING:
     from sim.results.metrics import Measured
@@ -41,20 +45,40 @@ def makespan_bound(run: Measured) -> float:
     chosen = np.flatnonzero(record.status == COMPLETED)
     chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
     first = float(run.column("arrival").min())
-    fastest = _fastest(tasks, table)
+    moved = None if in_pieces(record) else _transfers(tasks, table)
+    fastest = _fastest(tasks, table, moved)
     finish = tasks.arrival + fastest if tasks.predecessors is None else _critical_path(tasks, fastest)
-    work, capacity = areas(tasks, table, chosen)
+    work, capacity = areas(tasks, table, chosen, moved)
     release = tasks.arrival[chosen]
     order = np.argsort(release, kind="stable")
     return max(float(finish[chosen].max()), _released_area(release[order], work[order], capacity)) - first
 
 
-def _fastest(tasks: Tasks, table: ModeTable) -> np.ndarray:
-    """Least compute time over the modes the cluster offers, with a batch's fixed part shared at best."""
+def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
+    """Seconds of each task's own upload and download in each mode, on the fastest idle way; None where none moves."""
+    private = private_bytes(tasks)
+    found = np.zeros((len(tasks), table.width))
+    cluster = table.cluster
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        for position, mode in enumerate(shape.modes):
+            if mode.on_cpu or mode.gpus != 1 or not mode.whole or mode.batch_limit > 1 or not len(rows):
+                continue
+            ways = dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is mode.type)
+            stages = [stage_seconds(mode, way, private, rows) for way in ways]
+            seconds = [up + down for up, down in stages]
+            if seconds:
+                found[rows, position] = np.min(seconds, axis=0)
+    return found if found.any() else None
+
+
+def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
+    """Least time over the modes the cluster offers, with a batch's fixed part shared at best."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
         fixed = table.by_shape(position, lambda mode: mode.fixed, math.inf)[tasks.shape]
-        np.fmin(best, tasks.time[:, position] + fixed, out=best)
+        more = 0.0 if moved is None else moved[:, position]
+        np.fmin(best, tasks.time[:, position] + fixed + more, out=best)
     return best
 
 
@@ -76,13 +100,21 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
     return finish
 
 
-def areas(tasks: Tasks, table: ModeTable, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least device-seconds of each task on each type (inf where it cannot run); capacities of the types."""
+def areas(
+    tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least device-seconds of each task on each type (inf where it cannot run); capacities of the types.
+
+    moved: seconds of transfers of each task in each mode, which count where one stream holds the device.
+    """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
     found = np.full((len(chosen), len(types)), math.inf)
     shape = tasks.shape[chosen]
     for position in range(table.width):
         time = tasks.time[chosen, position]
+        if moved is not None:
+            serial = table.by_shape(position, lambda mode: float(mode.type.streams == 1), 0.0)[shape]
+            time = time + serial * moved[chosen, position]
         for column, name in enumerate(types):
             size = table.by_shape(position, partial(_size, name), math.inf)[shape]
             fixed = table.by_shape(position, lambda mode: mode.fixed / max(1, mode.batch_limit), 0.0)[shape]

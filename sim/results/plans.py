@@ -3,8 +3,9 @@
 Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
 instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
 only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
-one that planners of sequential tasks see.  It then bounds the runs that complete every task and finish each in one
-piece: with work kept across a stop the makespan can be shorter than that of any plan.
+one that planners of sequential tasks see.  Transfers that it counts are the tasks' own, which no policy can avoid.
+It then bounds the runs that complete every task and finish each in one piece: with work kept across a stop the
+makespan can be shorter than that of any plan.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ NOT_PROVEN = "is not proven optimal"
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of a plan: a search that ended at a limit, deadlines that it will miss."""
+    """What a reader must know of a plan: a search that ended at a limit, deadlines that it will miss, what its bound
+    and its timetable leave out."""
     found = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -87,6 +89,11 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
     late, by = number(notes, "deadlines_missed"), number(notes, "deadline_missed_by")
     if late > 0:
         found.append(f"{late:,.0f} deadlines missed" + (f", by {seconds(by)} at most" if by >= 0 else ""))
+    covers = notes.get("covers")
+    if isinstance(covers, Mapping):
+        open_ = [f"{what} {word}" for what, word in covers.items() if word in ("partly", "ignored")]
+        if open_:
+            found.append(f"the planner's bound and timetable do not cover all: {', '.join(open_)}")
     return found
 
 

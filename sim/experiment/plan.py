@@ -1,0 +1,72 @@
+"""The plan of a static policy, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import Problem, ScenarioError
+from sim.experiment.policies import PolicyLike
+from sim.experiment.run import prepare
+from sim.model.plan import Plan
+from sim.model.tasks import Tasks
+from sim.results.plans import told
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sim.scenario.scenario import Overrides, Scenario
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and the tasks that it is for."""
+
+    plan: Plan
+    tasks: Tasks
+    name: str
+    policy: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a step (task, mode, device, order, planned start and finish), then one a prefetch or drop."""
+        from sim.model.plan_table import plan_table
+
+        return plan_table(self.plan, self.tasks)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Planned makespan and lower bound in seconds, and the planner's notes, as plain values."""
+        return {"planned_makespan": self.plan.makespan, "lower_bound": self.plan.bound, **told(self.plan.notes)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the table that the policy `replay` follows; Parquet if the name ends so, else CSV."""
+        from sim.model.plan_table import write_plan
+
+        write_plan(self.plan, self.tasks, path)
+
+
+def plan(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    *,
+    policy: PolicyLike | None = None,
+    seed: int | None = None,
+    overrides: Overrides = (),
+) -> Planned:
+    """The plan that a static policy makes for a scenario; the arguments are those of `run`.
+
+    ScenarioError where the policy makes no plan before the clock starts.
+    """
+    from sim.policy import PlannedScheduler
+
+    loaded = prepare(scenario, policy, overrides)
+    simulation = loaded.begin(seed)
+    scheduler, record = simulation.scheduler, simulation.input
+    made = scheduler.made if isinstance(scheduler, PlannedScheduler) else None
+    if made is None:
+        text = f"{record.policy} makes no plan; as_planned plans what it does on the estimates"
+        with loaded.addresses():
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+    return Planned(made, record.tasks, loaded.name, record.policy)

@@ -1,0 +1,51 @@
+"""A plan as a table: what the policy `replay` reads, and `hetsim plan` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.model.files import write_whole
+from sim.model.plan import Plan
+from sim.model.tasks import Tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("task", "mode", "device", "order")
+TIME_COLUMNS = ("start", "finish")
+"""As planned; only for reading, a plan is followed by its order."""
+COPY_COLUMNS = ("item", "after")
+"""Columns that only a plan with prefetches or drops has."""
+
+
+def plan_table(plan: Plan, tasks: Tasks) -> pd.DataFrame:
+    """One row a step in the order of the plan, then one a prefetch or drop."""
+    import pandas as pd
+
+    columns = list(COLUMNS)
+    rows: list[tuple[Any, ...]] = []
+    for order, step in enumerate(plan.steps):
+        names = [mode.name for mode in tasks.shapes[tasks.shape[step.task]].modes]
+        name = names[step.mode]
+        mode = name if names.count(name) == 1 else step.mode
+        rows.append((str(tasks.name(step.task)), str(mode), "+".join(step.devices), order))
+    if plan.timetable is not None:
+        columns += TIME_COLUMNS
+        rows = [(*row, *times) for row, times in zip(rows, plan.timetable.tolist(), strict=True)]
+    if plan.copies:
+        columns += COPY_COLUMNS
+        rows = [(*row, "", "") for row in rows]
+        blank = (None, None) if plan.timetable is not None else ()
+        for order, copy in enumerate(plan.copies, start=len(rows)):
+            after = ("", "") if copy.after is None else (str(tasks.name(copy.after)), copy.moment)
+            verb = "drop" if copy.drop else "fetch"
+            rows.append((after[0], verb, copy.device, order, *blank, tasks.items[copy.item].name, after[1]))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
+    """Write the table, whole or not at all; Parquet if the name ends so, else CSV."""
+    table = plan_table(plan, tasks)
+    put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
+    write_whole(Path(path), lambda file: put(file, index=False))

@@ -1,0 +1,83 @@
+"""How long tasks hold the engines of an accelerator on idle links: upload, compute, download.
+
+Only what is a task's own is counted: `bytes_in`, `bytes_out`, stages given as durations, and items that it alone
+writes and no other task reads, which go to the host at its end.  What tasks share (items that they read) depends on
+where copies lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.model.cluster import Cluster, Device, Link
+from sim.model.tasks import Mode, Tasks
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way between an accelerator and its host: latency, and seconds per byte up and down; all 0 for cores."""
+
+    latency: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
+
+
+def way_to_host(cluster: Cluster, device: Device) -> Way:
+    """The way of a device, with nothing else on its links."""
+    if device.type.kind == "cpu":
+        return Way()
+    links = [device.type.link]
+    if device.switch is not None:
+        links.append(cluster.nodes[device.node].spec.switch)
+    latency = sum(link.latency for link in links)
+    return Way(latency, 1 / min(link.upload for link in links), 1 / min(download_rate(link) for link in links))
+
+
+def download_rate(link: Link) -> float:
+    """Bytes per second from a device to its host."""
+    return link.upload if link.duplex == "half" else link.download
+
+
+@dataclass(frozen=True)
+class Private:
+    """What each task moves on its own: bytes up and down, final items included."""
+
+    up: np.ndarray
+    down: np.ndarray
+
+    @property
+    def any(self) -> bool:
+        return bool(self.up.any() or self.down.any())
+
+
+def private_bytes(tasks: Tasks) -> Private:
+    """Bytes that each task moves whatever other tasks do."""
+    blank = np.zeros(len(tasks))
+    up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
+    down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
+    return Private(up, down + final_bytes(tasks))
+
+
+def final_bytes(tasks: Tasks) -> np.ndarray:
+    """Bytes of items that a task writes and no other task reads or writes, so that they go home at its end."""
+    found = np.zeros(len(tasks))
+    users: dict[int, dict[int, None]] = {}
+    for rows in (tasks.reads, tasks.writes):
+        for task, row in enumerate(rows or ()):
+            for item in row:
+                users.setdefault(item, {})[task] = None
+    for task, row in enumerate(tasks.writes or ()):
+        found[task] = sum(tasks.items[item].size for item in dict.fromkeys(row) if len(users[item]) == 1)
+    return found
+
+
+def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of upload and download of single tasks in a mode over a way; nothing in modes on cores."""
+    if mode.on_cpu:
+        return np.zeros(len(rows)), np.zeros(len(rows))
+    sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus
+    up = mode.upload.of(1) + np.where(sizes[0] > 0, way.latency + sizes[0] * way.up, 0.0)
+    down = mode.download.of(1) + np.where(sizes[1] > 0, way.latency + sizes[1] * way.down, 0.0)
+    return up, down
