@@ -174,18 +174,21 @@ def _requests(
 
 
 def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Row numbers in order of arrival (ties as in the file), cut at `count` and `until`.
+    """Row numbers in order of arrival (ties as in the file), from `skip` on, cut at `count` and `until`.
 
     Of a task graph all rows, in file order.
     """
     if table.predecessors is not None:
-        for key in ("count", "until"):
+        for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
                 raise context.fail((*path, key), "would cut a task graph apart: this table has predecessors")
         return np.arange(len(table))
+    skip = entry.skip or 0
+    if skip >= len(table) and skip:
+        raise context.fail((*path, "skip"), f"leaves nothing of the {len(table):,} rows of {table.source}")
     if entry.arrivals is not None:
-        return np.arange(len(table) if entry.count is None else min(entry.count, len(table)))
-    order = np.argsort(table.arrival, kind="stable")
+        return np.arange(len(table))[skip:][: entry.count]
+    order = np.argsort(table.arrival, kind="stable")[skip:]
     if entry.until is not None:
         scaled = table.arrival[order] * (entry.time_scale or 1.0)
         order = order[: int(np.searchsorted(scaled, entry.until, side="left"))]
