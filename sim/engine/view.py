@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from sim.engine.backlog import Backlog
 from sim.engine.durations import planned
 from sim.engine.ends import Ends
@@ -21,7 +23,7 @@ from sim.engine.sketches import Tally, on_sketch, release, sketch_of
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Item, Mode, Task
+from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
 from sim.policy.contract import PlacementRule
 
 if TYPE_CHECKING:
@@ -521,6 +523,11 @@ class EngineView:
 
     def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
         return self._work_ahead().count(kind, class_)
+
+    def request_mix(self) -> dict[Shape, int]:
+        tasks = self._simulation.tasks
+        counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
+        return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
 
     def _work_ahead(self) -> Backlog:
         simulation = self._simulation

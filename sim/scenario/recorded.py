@@ -16,7 +16,7 @@ from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME, span_speeds
 from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
-from sim.scenario.resample import FEW, by_block, by_user
+from sim.scenario.resample import FEW, by_block, by_row, by_user
 from sim.scenario.served import Served
 from sim.scenario.served_llm import ServedLanguage, check_tokens
 from sim.scenario.site import limits_of, recorded_partitions
@@ -211,6 +211,11 @@ def _resampled(
         if entry.resample.block is not None:
             positions, times, units = by_block(recorded, entry.resample.block, random)
             copies, what = None, "blocks"
+        elif entry.resample.gpu_demand is not None:
+            gpus = np.nan_to_num(_demand(entry, table, "gpus", kept), nan=0.0)
+            there = sum(len(node.accelerators) for node in context.cluster.nodes)
+            positions, times = by_row(gpus, there, entry.resample.gpu_demand, random)
+            return kept[positions], times * scale, None
         else:
             if table.user is None:
                 raise context.fail((*path, "resample", "by"), f"{table.source} has no column of users")
@@ -228,7 +233,7 @@ def described(entry: Entry) -> str:
     """How the trace of an entry is drawn again, for people; empty if it is not."""
     if entry.resample is None:
         return ""
-    return "by user" if entry.resample.block is None else f"in blocks of {seconds(entry.resample.block)}"
+    return f"by {entry.resample.by}" if entry.resample.block is None else f"in blocks of {seconds(entry.resample.block)}"
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
