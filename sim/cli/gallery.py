@@ -61,6 +61,8 @@ def gallery(
         return
     if names and everything:
         raise UsageError("--all runs every entry; name none with it")
+    if record and (short or as_recorded):
+        raise UsageError("--record keeps what whole cases give; leave out --short and --recorded")
     chosen = _chosen(cases)
     entries = galleries.entries() if everything else [galleries.entry(name) for name in names]
     _check_axes(entries, chosen)
@@ -71,11 +73,7 @@ def gallery(
         if as_recorded:
             found = outcomes.recorded(entry)
         else:
-            found = galleries.run(entry, chosen, short=short, workers=workers, told=told)
-        if record and not as_recorded:
-            if short:
-                raise UsageError("--record keeps whole entries or cases, not the short ones")
-            outcomes.record(found)
+            found = galleries.run(entry, chosen, short=short, workers=workers, told=told, keep=record)
         done.append((entry, found, found.comparison()))
     if out is not None:
         _write(done, out, quiet)
@@ -175,13 +173,14 @@ def _mark(within: Any) -> str:
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:
     from sim.gallery import outcome as outcomes
-    from sim.results.result import json_values
+    from sim.results.result import json_number
 
     def plain(value: Any) -> Any:
-        return value.item() if hasattr(value, "item") else value
+        value = value.item() if hasattr(value, "item") else value
+        return json_number(value) if isinstance(value, float) else value
 
     rows = [
-        json_values({key: plain(value) for key, value in row.items() if not (isinstance(value, float) and value != value)})
+        {key: plain(value) for key, value in row.items() if value == value and value is not None}
         for row in comparison.to_dict("records")
     ]
     return {

@@ -129,12 +129,12 @@ def allowance(
     elif tolerance.deviations is not None:
         allowed = tolerance.deviations * spread
     else:
-        from scipy import stats
+        from scipy.special import stdtrit
 
         assert tolerance.interval is not None
         if runs < 2:
             return math.nan, None
-        allowed = float(stats.t.ppf(0.5 + tolerance.interval / 2, runs - 1)) * deviation / math.sqrt(runs)
+        allowed = float(stdtrit(runs - 1, 0.5 + tolerance.interval / 2)) * deviation / math.sqrt(runs)
     return allowed, bool(abs(mean - figure) <= allowed * (1 + 1e-9) + 1e-12)
 
 
@@ -148,10 +148,12 @@ def run(
     short: bool = False,
     workers: int = 1,
     told: Callable[[str], None] | None = None,
+    keep: bool = False,
 ) -> Outcome:
     """Run all cases of an entry, those with the chosen values of axes, or its short ones.
 
     workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
+    keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
     """
     entry.check()
     work = list(entry.short_cases()) if short else [(case, None) for case in entry.cases(chosen)]
@@ -160,6 +162,8 @@ def run(
         if told is not None:
             told(f"{entry.name}: {ran.case.table}: {ran.case.text}: {ran.seconds:.1f} s")
         rows += _recorded(ran)
+        if keep:
+            record(Outcome(entry, frame(rows)))
     return Outcome(entry, frame(rows))
 
 
@@ -315,7 +319,7 @@ def sentence(comparison: pd.DataFrame) -> str:
     if not len(judged_):
         return "not run" if missing else "nothing is judged: the paper has a picture and no figures"
     good = int(judged_["within"].astype(bool).sum())
-    text = f"{good} of {len(judged_)} figures are within the tolerance"
+    text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
     outside = judged_[~judged_["within"].astype(bool)]
     if len(outside):
         worst = outside.loc[(outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)).idxmax()]
@@ -323,8 +327,6 @@ def sentence(comparison: pd.DataFrame) -> str:
                 if isinstance(worst[name], str)]  # fmt: skip
         where = ", ".join([*axes, str(worst["value"])])
         text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
-    if missing:
-        text += f"; {missing} not run"
     return text
 
 
