@@ -2,7 +2,8 @@
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, whose
 `placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start; keep: a
-head once chosen stays the head) are then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in ascending order.
+head once chosen stays the head) are then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in
+ascending order.
 """
 
 from __future__ import annotations
@@ -136,4 +137,4 @@ def _request(task: Task) -> tuple[float, float]:
 def _width(task: Task) -> float:
     """Devices in the fastest mode: a GPU counts as more than any number of cores."""
     mode = task.modes[task.modes_by_speed()[0]]
-    return mode.gpu_share or mode.cpus / 1e9
+    return mode.gpu_share or mode.millicores / 1e9

@@ -62,7 +62,9 @@ def test_the_whole_entry_gives_what_was_recorded(name):
 
 
 def test_the_page_is_made_of_what_was_recorded():
-    done = subprocess.run([sys.executable, str(TOP / "docs" / "make_gallery.py"), "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(TOP / "docs" / "make_gallery.py"), "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -79,7 +81,9 @@ def test_figures_stated_in_texts_are_those_recorded():
     found = outcomes.recorded(entry).comparison()
     mean = found[found["table"] == "without backfilling"].set_index("policy")
     texts = f"{entry.expected.property} {sim.load('rlscheduler').description}"
-    assert f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
+    assert (
+        f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
+    )
     assert f"the paper has {mean.paper['SJF']:.0f} and {mean.paper['F1']:.0f}" in texts
     assert mean.hetsim["WFP3 of its paper"] < mean.hetsim["FCFS"] < mean.hetsim["WFP3"]
     first = sim.run("rlscheduler").metric("bsld_swf_mean"), sim.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
@@ -169,7 +173,7 @@ def test_workers_do_not_change_what_comes_out(tmp_path, workers):
 
 def test_a_policy_that_the_entry_does_not_run_is_refused(tmp_path):
     text = told(tmp_path, figures="policy,wait\nFCFS,5\nSJF,2\nLJF,7\n")
-    assert 'expected.yaml:10:' in text
+    assert "expected.yaml:10:" in text
     assert 'the figures have policy "LJF", and nothing is said of how it is run; there are FCFS, SJF' in text
 
 

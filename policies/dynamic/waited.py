@@ -89,7 +89,7 @@ class Waited(ListScheduler):
 
 
 class Wfp3(Waited):
-    """WFP3: the greatest (wait / estimated time)³ × processors goes first; wide tasks that waited long for their length."""
+    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length."""
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
         found: np.ndarray = (wait / seconds) ** 3 * processors

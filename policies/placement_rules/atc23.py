@@ -128,7 +128,7 @@ class DotProductAtc23(_Weighing):
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
-        asked_cores, asked_gpus = cores_of(mode) / self._cores, mode.gpu_share / self._gpus
+        asked_cores, asked_gpus = mode.cpus / self._cores, mode.gpu_share / self._gpus
         return whole(TOP * (1 - (cores / self._cores * asked_cores + gpus / self._gpus * asked_gpus) / 2))
 
 
@@ -137,7 +137,7 @@ class BestFitAtc23(_Weighing):
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
-        left = (cores - cores_of(mode)) / self._cores + (gpus - mode.gpu_share) / self._gpus
+        left = (cores - mode.cpus) / self._cores + (gpus - mode.gpu_share) / self._gpus
         return whole(TOP * (1 - left / 2))
 
 
@@ -273,7 +273,7 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
     mode_of = np.full(len(single.types) + 1, -1)  # the last is for places without an accelerator
     for number, mode in enumerate(modes):
         mode_of[single.types.index(mode.type.name)] = number
-    host = (columns.cores * 1000 >= first.cpus - 0.5) & (columns.memory >= first.memory)
+    host = (columns.cores * 1000 >= first.millicores - 0.5) & (columns.memory >= first.memory)
     nodes = np.flatnonzero(host)
     owners = mode_of[single.kind[nodes]]
     takes = (owners >= 0) & (single.share[nodes] >= first.share)
@@ -287,11 +287,6 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
 def whole(score: np.ndarray) -> np.ndarray:
     """A score cut to a whole number."""
     return np.floor(score + ROUNDING).astype(np.int64)
-
-
-def cores_of(mode: Mode) -> float:
-    """Cores that a mode holds."""
-    return mode.cpus / 1000
 
 
 def _points(rise: np.ndarray) -> np.ndarray:

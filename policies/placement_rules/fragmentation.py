@@ -91,7 +91,7 @@ class Mix:
             first = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
             ways = [mode for mode in shape.modes if mode.gpus and _demand(mode) == _demand(first)] or [first]
             key = tuple(
-                (m.type.name, m.cpus, m.gpus, m.share, m.memory if memory else 0, m.gpu_memory) for m in ways
+                (m.type.name, m.millicores, m.gpus, m.share, m.memory if memory else 0, m.gpu_memory) for m in ways
             )
             requests[key] = requests.get(key, 0.0) + number
         if typical < 1:
@@ -157,7 +157,7 @@ class Mix:
             return [], np.zeros(0)
         cores, memory = _host(states)
         share, room = share[row] - chosen * mode.share, room[row] - chosen * mode.gpu_memory
-        lost = self._table(kinds).lost(share, room, cores[row] - mode.cpus, memory[row] - mode.memory)
+        lost = self._table(kinds).lost(share, room, cores[row] - mode.millicores, memory[row] - mode.memory)
         return list(zip(row.tolist(), gpu.tolist(), strict=True)), lost / WHOLE
 
     def _table(self, kinds: tuple[str, ...]) -> _Table:
@@ -185,7 +185,7 @@ def _host(states: Sequence[NodeState]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _demand(mode: Mode) -> tuple[float, ...]:
-    return mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory
+    return mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory
 
 
 class _Table:

@@ -46,8 +46,8 @@ def gallery(
 ) -> None:
     """Published results, reproduced: what the paper says, what comes out here, and why they differ.
 
-    Without a name the entries are listed, with what came out when they were last recorded and how long that took. A name,
-    or the expected.yaml of an entry of your own, runs it. The exit code is 1 if a figure is outside its tolerance.
+    Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
+    name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
     """
     from sim import gallery as galleries
     from sim.errors import UsageError

@@ -183,9 +183,7 @@ class Entry:
         for number, table in enumerate(self.expected.tables):
             yield from self.cases_of(number, table, chosen)
 
-    def cases_of(
-        self, number: int, table: Table, chosen: Mapping[str, list[str]] | None = None
-    ) -> Iterator[Case]:
+    def cases_of(self, number: int, table: Table, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
         """Those of one table, averaged axes included."""
         ways = self.ways(number, table)
         kept = {}
@@ -196,13 +194,14 @@ class Entry:
         have = [axis for axis in ways if axis in figures]
         there = set(figures[have].itertuples(index=False, name=None)) if have else None
         source = self.scenario_of(table.scenario or self.expected.scenario, ("tables", number, "scenario"))
-        for values in itertools.product(*(kept[axis] for axis in ways)):
-            labels = tuple(zip(ways, values, strict=True))
+        for combination in itertools.product(*(kept[axis] for axis in ways)):
+            labels = tuple(zip(ways, combination, strict=True))
             beside = any(value in table.axes[axis].beside for axis, value in labels)
             if not beside and there is not None and tuple(dict(labels)[axis] for axis in have) not in there:
                 continue  # the authors have no figure of this combination
             here: Path | str = source
-            policy, overrides = None, {}
+            policy: Any = None
+            overrides: dict[str, Any] = {}
             for axis, value in labels:
                 way = ways[axis][value]
                 policy = way.policy if way.policy is not None else policy
@@ -246,7 +245,9 @@ class Entry:
         from sim.scenario.scenario import load
 
         if table.seeds is None and table.tolerance.deviations is not None:
-            raise self.problem(("tables", number, "tolerance"), "deviations are of the authors' seeds; name their column")
+            raise self.problem(
+                ("tables", number, "tolerance"), "deviations are of the authors' seeds; name their column"
+            )
         cases = list(self.cases_of(number, table))
         if not cases:
             raise self.problem(("tables", number), f"table {table.name} has no case")
@@ -255,7 +256,9 @@ class Entry:
         for case in cases:
             if case.policy is not None and case.source == cases[0].source and long_form(case.policy) not in proposed:
                 told = f"the policy of {case.text} is none of those of the scenario {case.source}"
-                raise self.problem(("tables", number, "axes"), f"{told} (policy, sweep.policy): put it into one of both")
+                raise self.problem(
+                    ("tables", number, "axes"), f"{told} (policy, sweep.policy): put it into one of both"
+                )
         if table.seeds is not None:
             seeds = self.figures[table.name][table.seeds].nunique()
             runs = self.replications(table, scenario)

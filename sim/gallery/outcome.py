@@ -59,12 +59,12 @@ class Outcome:
         groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
         for case in self.entry.cases_of(number, table):
             labels = dict(case.labels)
-            key = tuple(labels[axis] if axis in labels else "" for axis in table.axes if axis in shown)
+            key = tuple(labels.get(axis, "") for axis in table.axes if axis in shown)
             groups.setdefault(key, []).append(case.labels)
         for key, cases in groups.items():
             rows = figures
-            for axis, value in zip(shown, key, strict=True):
-                rows = rows[rows[axis] == value]
+            for axis, label in zip(shown, key, strict=True):
+                rows = rows[rows[axis] == label]
             for column, value in table.values.items():
                 paper = of_paper(rows[column].to_numpy(float), value) if len(rows) else (math.nan, math.nan)
                 ours = [found.get((labels, column)) for labels in cases]
@@ -167,7 +167,7 @@ def run(
     return Outcome(entry, frame(rows))
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def frame(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(list(rows), columns=list(COLUMNS))
@@ -245,7 +245,7 @@ def _equal(entry: Entry, table: Table, case: Case, result: Result, column: str, 
     for axis, label in case.labels:
         if axis in figures:
             figures = figures[figures[axis] == label]
-    wanted = dict(zip(figures[value.key].astype(str), figures[column].to_numpy(float) , strict=True))
+    wanted = dict(zip(figures[value.key].astype(str), figures[column].to_numpy(float), strict=True))
     tasks = result.tasks
     found = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
     return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in found)
@@ -304,7 +304,9 @@ def record(outcome: Outcome) -> None:
     kept = before[[row not in again for row in before[key].itertuples(index=False, name=None)]]
     together = pd.concat([kept, outcome.recorded]) if len(kept) else outcome.recorded
     order = {(case.table, written(case.labels)): place for place, case in enumerate(outcome.entry.cases())}
-    rows = sorted(together.to_dict("records"), key=lambda row: order.get((row["table"], row["case"]), len(order)))
+    rows: list[dict[Any, Any]] = sorted(
+        together.to_dict("records"), key=lambda row: order.get((row["table"], row["case"]), len(order))
+    )
     rows = [row for row in rows if (row["table"], row["case"]) in order]
     write_text(outcome.entry.folder / RECORDED, frame(rows).to_csv(index=False))
 
@@ -322,7 +324,8 @@ def sentence(comparison: pd.DataFrame) -> str:
     text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
     outside = judged_[~judged_["within"].astype(bool)]
     if len(outside):
-        worst = outside.loc[(outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)).idxmax()]
+        share = outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)
+        worst = outside.iloc[int(share.to_numpy().argmax())]
         axes = [str(worst[name]) for name in comparison.columns[1 : list(comparison.columns).index("value")]
                 if isinstance(worst[name], str)]  # fmt: skip
         where = ", ".join([*axes, str(worst["value"])])

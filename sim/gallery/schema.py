@@ -207,7 +207,9 @@ class Expected(Model):
         if len(set(names)) < len(names):
             raise KeyProblem("tables", "two tables have one name")
         if self.license != NONE_SHIPPED and self.notice is None:
-            raise KeyProblem("notice", f"inputs under {self.license} ship with the notice of their license; name its file")
+            raise KeyProblem(
+                "notice", f"inputs under {self.license} ship with the notice of their license; name its file"
+            )
         return self
 
 

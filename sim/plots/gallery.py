@@ -23,7 +23,9 @@ def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
-    axes = [axis for axis in table.axes if axis in rows.columns and rows[axis].notna().all() and rows[axis].nunique() > 1]
+    axes = [
+        axis for axis in table.axes if axis in rows.columns and rows[axis].notna().all() and rows[axis].nunique() > 1
+    ]
     values = [name for name in table.values if (rows["value"] == name).any()]
     across = table.across if table.across in axes else axes[-1] if axes else None
     panels = [axis for axis in axes if axis != across]
@@ -37,7 +39,9 @@ def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
             mine = mine[mine[axis] == wanted]
         labels = [value] if across is None else mine[across].tolist()
         x = np.arange(len(labels))
-        place.bar(x - 0.2, mine["paper"], 0.38, color=PAPER, label="paper", yerr=mine["paper_deviation"].replace(0, np.nan))
+        place.bar(
+            x - 0.2, mine["paper"], 0.38, color=PAPER, label="paper", yerr=mine["paper_deviation"].replace(0, np.nan)
+        )
         place.bar(x + 0.2, mine["hetsim"], 0.38, color=OURS, label="hetsim", yerr=mine["deviation"].replace(0, np.nan))
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""

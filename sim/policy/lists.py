@@ -217,7 +217,8 @@ class ListScheduler(Scheduler):
     def _keeping(self, view: View) -> Iterator[Decision]:
         """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
         self.bring_back(view)
-        lines: dict[Partition | None, TaskQueue] = {None: self.queue, **self.of_partition}
+        every: list[Partition | None] = [None, *self.of_partition]
+        lines = dict(zip(every, self.queues(), strict=True))
         closed = 0
         while closed != EVERYWHERE:
             partition = self._next_line(lines, closed)

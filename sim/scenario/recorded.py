@@ -233,7 +233,8 @@ def described(entry: Entry) -> str:
     """How the trace of an entry is drawn again, for people; empty if it is not."""
     if entry.resample is None:
         return ""
-    return f"by {entry.resample.by}" if entry.resample.block is None else f"in blocks of {seconds(entry.resample.block)}"
+    block = entry.resample.block
+    return f"by {entry.resample.by}" if block is None else f"in blocks of {seconds(block)}"
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
