@@ -16,7 +16,7 @@ from sim.theory import mmc, mmck
 
 TOP = Path(__file__).parent.parent
 NAMES = sorted(shipped())
-SLOW = {"erlang", "naor", "fgd", "helios_simulator", "kedad_sidhoum", "async_inference"}
+SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference"}
 CLOSE = 1e-9
 
 

@@ -122,17 +122,14 @@ def by_row(
         raise ValueError("no row of the trace asks for a GPU: gpu_demand is never reached")
     target = demand * capacity
     order = random.permutation(len(gpus))
+    more: list[int] = []
     if asked > target:
         leaving = random.permutation(len(order))
         left = asked - np.cumsum(gpus[order[leaving]])
         count = int(np.searchsorted(-left, -target)) + 1
         order = order[np.sort(leaving[count:])]
-    more: list[int] = []
-    asked = float(gpus[order].sum())
-    while asked < target:
-        row = int(random.integers(len(gpus)))
-        asked += float(gpus[row])
-        if asked <= target:
+    else:
+        while (asked := asked + float(gpus[row := int(random.integers(len(gpus)))])) <= target:
             more.append(row)
     positions = np.concatenate([order, np.array(more, dtype=np.int64)])
     cumulated = 100.0 * np.cumsum(gpus[positions]) / capacity
