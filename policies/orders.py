@@ -1,11 +1,14 @@
 """Orders of the waiting queue: one key a function, the least goes first, ties by arrival.
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, whose
-`placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start) are
-then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in ascending order.
+`placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start; keep: a
+head once chosen stays the head) are then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in
+ascending order.
 """
 
 from __future__ import annotations
+
+import math
 
 from sim.model.tasks import Task
 from sim.policy import arrival_order
@@ -77,7 +80,61 @@ def largest_first(task: Task) -> float:
     return -_width(task)
 
 
+def saf(task: Task) -> float:
+    """Smallest area first: the least estimated time × processors (GPUs, else cores), in the fastest mode.
+
+    Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
+    Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
+    """
+    seconds, processors = _request(task)
+    return seconds * processors
+
+
+def f1(task: Task) -> float:
+    """F1: the least log10(estimated time) × processors + 870 × log10(arrival).
+
+    A time or an arrival of 0 counts as 0.1 s.  The arrival is that of the trace, in seconds from its own time 0.
+
+    Reference: Carastan-Santos and de Camargo, Obtaining Dynamic Scheduling Policies with Simulation and Machine
+    Learning (SC 2017), the first of the functions fitted there.  Weakness: fitted to bounded slowdowns on simulated
+    loads of 256 processors; depends on where the trace's time begins.
+    """
+    seconds, processors = _request(task)
+    return math.log10(seconds or 0.1) * processors + 870.0 * math.log10(task.arrival or 0.1)
+
+
+def wfp3_schedgym(task: Task) -> float:
+    """WFP3 as the environment of RLScheduler computes it: its waiting time is -1 - arrival, so it never grows.
+
+    The least ((1 + arrival) / estimated time)³ × processors goes first: early, long and narrow tasks, where the WFP3 of
+    the paper (`wfp3`) prefers those that have waited long for their length, and wide ones.
+
+    Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
+    Reinforcement Learning (SC 2020), whose tables have these figures.  Weakness: not what its name says.
+    """
+    seconds, processors = _request(task)
+    return ((1.0 + task.arrival) / seconds) ** 3 * processors if seconds > 0 else math.inf
+
+
+def unicep_schedgym(task: Task) -> float:
+    """UNICEP as the environment of RLScheduler computes it: its waiting time is -1 - arrival, so it never grows.
+
+    The least (1 + arrival) / (log2(processors) × estimated time) goes first: early, long and wide tasks.
+
+    Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
+    Reinforcement Learning (SC 2020), whose tables have these figures.  Weakness: not what its name says (`unicep`).
+    """
+    seconds, processors = _request(task)
+    size = math.log2(processors + 1e-15) * seconds
+    return (1.0 + task.arrival) / size if size else math.inf
+
+
+def _request(task: Task) -> tuple[float, float]:
+    """Estimated seconds and processors (GPUs, else cores) in the fastest mode."""
+    return task.shortest_estimate, task.modes[task.modes_by_speed()[0]].width
+
+
 def _width(task: Task) -> float:
     """Devices in the fastest mode: a GPU counts as more than any number of cores."""
     mode = task.modes[task.modes_by_speed()[0]]
-    return mode.gpu_share or mode.cpus / 1e9
+    return mode.gpu_share or mode.millicores / 1e9

@@ -17,6 +17,7 @@ import touched  # noqa: E402
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
+    parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +33,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole_gallery = config.getoption("--gallery")
+    others = [item for item in items if bool(item.get_closest_marker("gallery")) != whole_gallery]
+    named = any("::" in argument for argument in config.args)
+    if whole_gallery or not named:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
     if not tiers.whole:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]

@@ -26,7 +26,7 @@ def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
 
 
 def cpu_mode(kind: DeviceType, cores: int = 1, **more: Any) -> Mode:
-    return Mode(kind.name, kind, cpus=cores * MILLI, **more)
+    return Mode(kind.name, kind, millicores=cores * MILLI, **more)
 
 
 @dataclass

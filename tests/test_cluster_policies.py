@@ -262,7 +262,7 @@ def of_users(names, arrival, width, time, cores=None, **more):
     """Tasks with users: names by row."""
     modes = {}
     for w, c in zip(width, cores or [0] * len(width), strict=True):
-        modes.setdefault((w, c), gpu_mode(GPU, w, cpus=1000 * c))
+        modes.setdefault((w, c), gpu_mode(GPU, w, millicores=1000 * c))
     keys = zip(width, cores or [0] * len(width), strict=True)
     tasks = tasks_of([Job([modes[k]], [t], a, **more) for k, a, t in zip(keys, arrival, time, strict=True)])
     users = sorted(set(names))

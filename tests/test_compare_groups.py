@@ -58,7 +58,7 @@ def mix(**more):
 def test_groups_of_gpus(gpus, label):
     kind = DeviceType("g")
     modes = [gpu_mode(1, int(size * WHOLE)) if size < 1 else gpu_mode(size, kind=kind) for size in gpus]
-    assert gpus_label(Shape([*modes, Mode("cpu", DeviceType("cpu", kind="cpu"), cpus=1000)])) == label
+    assert gpus_label(Shape([*modes, Mode("cpu", DeviceType("cpu", kind="cpu"), millicores=1000)])) == label
 
 
 def test_groups_of_gpus_stand_by_size():

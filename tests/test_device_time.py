@@ -23,11 +23,11 @@ SHARED = DeviceType("s", streams=3, power=Power(idle=50, busy=250, sleep=5))
 PLAIN = DeviceType("g", power=Power(idle=30, busy=130, sleep=3))
 CPU = DeviceType("cpu", kind="cpu", power=Power(idle=2, busy=12, sleep=1))
 MODES = [
-    gpu_mode(kind=SHARED, cpus=1500),
+    gpu_mode(kind=SHARED, millicores=1500),
     gpu_mode(kind=SHARED, share=WHOLE // 4),
-    gpu_mode(2, kind=SHARED, cpus=3000),
+    gpu_mode(2, kind=SHARED, millicores=3000),
     gpu_mode(kind=PLAIN),
-    Mode("cores", CPU, cpus=2000),
+    Mode("cores", CPU, millicores=2000),
 ]
 PLACES = [[(1,), (2,), (5,)], [(1,), (2,), (5,)], [(1, 2), (2, 5)], [(3,), (6,)], [(0,), (4,)]]
 """Of each mode: devices 0 to 3 are the cores, two shared GPUs and a plain one of the first node; then the second."""
@@ -52,7 +52,7 @@ def random_rows(rng, count):
         if open_:
             end = computed = math.nan
         length = (END if open_ else computed) - compute
-        size = MODES[mode].cpus / 1000 if MODES[mode].on_cpu else MODES[mode].gpu_share
+        size = MODES[mode].millicores / 1000 if MODES[mode].on_cpu else MODES[mode].gpu_share
         busy = length * size
         row = {
             "task": task, "mode": 0, "code": mode, "where": PLACES[mode][int(rng.integers(len(PLACES[mode])))],
@@ -135,7 +135,7 @@ def test_devices_second_by_second(seed, low, high):
                 if there(row, "decided", "end", second):
                     if on_cpu:
                         at = sum(where.nodes[where.devices[one].node].cpu.index == index for one in places)
-                        held += mode.cpus / 1000 * at / len(places)
+                        held += mode.millicores / 1000 * at / len(places)
                     elif here:
                         held += mode.share / WHOLE
                 if not here:
@@ -224,7 +224,7 @@ def test_the_timeline_second_by_second(seed, by):
         groups: dict[str, float] = {}
         for number, row in enumerate(rows):
             mode = MODES[row["code"]]
-            size = mode.cpus / 1000 if mode.on_cpu else mode.gpu_share
+            size = mode.millicores / 1000 if mode.on_cpu else mode.gpu_share
             running = row["members"] * there(row, "start", "end", now)
             state["running"] += running
             state["waiting"] += (rec.ready[number] <= now and not (row["end"] <= now)) - running

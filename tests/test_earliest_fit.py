@@ -37,7 +37,7 @@ def load(rng: np.random.Generator, kind: DeviceType, gangs: list[int], count: in
     jobs = []
     for time in np.cumsum(rng.exponential(1.0, count)):
         gang = int(rng.choice(gangs))
-        modes = [gpu_mode(kind, gang, cpus=1000 * int(rng.integers(0, 3)), **more)]
+        modes = [gpu_mode(kind, gang, millicores=1000 * int(rng.integers(0, 3)), **more)]
         times = [float(rng.exponential(6.0 / gang**0.5))]
         if gang == 1 and rng.random() < 0.3:
             modes.append(cpu_mode(cpu, 2))

@@ -114,7 +114,7 @@ def test_a_gang_across_nodes_holds_its_hosts_in_proportion():
     """A gang of 3 with 3 cores over nodes of 2 GPUs and 2 cores: 2 + 1 GPUs, 2 + 1 cores; then 1 core is left."""
     gpu, cpu = DeviceType("g"), DeviceType("cpu", kind="cpu")
     spec = NodeSpec(cpus=2, cpu_type=cpu, accelerators=((gpu, 2),), count=2)
-    gang = gpu_mode(gpu, 3, cpus=3000, span_any=True, span_speed=0.5)
+    gang = gpu_mode(gpu, 3, millicores=3000, span_any=True, span_speed=0.5)
     record = simulate(spec, [Job([gang], [2.0]), Job([cpu_mode(cpu)], [1.0]), Job([cpu_mode(cpu)], [1.0])])
     assert record.finish == pytest.approx([4.0, 1.0, 2.0])  # half rate across nodes; one core for both others
 
@@ -194,7 +194,7 @@ def test_all_stages_one_by_one_give_the_same_tables(seed):
     """Random plain loads with gangs, CPUs and memory: at once and stage by stage, equal to the last bit."""
     rng = np.random.default_rng(seed)
     gpu, cpu = DeviceType("g", memory=16), DeviceType("cpu", kind="cpu")
-    modes = [[gpu_mode(gpu, g, cpus=1000, gpu_memory=int(m))] for g, m in ((1, 8), (2, 16), (0.5, 4), (4, 1))]
+    modes = [[gpu_mode(gpu, g, millicores=1000, gpu_memory=int(m))] for g, m in ((1, 8), (2, 16), (0.5, 4), (4, 1))]
     modes.append([cpu_mode(cpu, 2, memory=3), gpu_mode(gpu)])
     times = np.cumsum(rng.exponential(0.2, 300))
     jobs = []

@@ -35,7 +35,7 @@ def jobs(seed, count=80, sizes=1, wrong=False, shares=(1,), load=1.1):
     if seed % 2:
         arrival, time = np.floor(arrival), np.ceil(time)
     estimate = time * random.choice([0.5, 1.0, 1.0, 3.0], count) if wrong else time
-    whole = {w: [gpu_mode(GPU, w * 2**n, cpus=500 * w) for n in range(sizes) if w * 2**n <= 4] for w in (1, 2, 4)}
+    whole = {w: [gpu_mode(GPU, w * 2**n, millicores=500 * w) for n in range(sizes) if w * 2**n <= 4] for w in (1, 2, 4)}
     parts = {share: [gpu_mode(GPU, share)] for share in shares if share != 1}
     found = []
     for w, t, e, a in zip(width.tolist(), time.tolist(), estimate.tolist(), arrival.tolist(), strict=True):

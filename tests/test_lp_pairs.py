@@ -300,7 +300,7 @@ def test_a_waiting_job_joins_one_that_may_not_be_stopped_at_the_next_round():
 def test_the_host_holds_one_of_a_pair():
     """Eight cores and jobs of five: they take turns, whatever the program says."""
     kind = shared([("a", "a", 1.25)])
-    record = run(kind, MaxMinFairness(10.0, pairs=True), [100.0, 100.0], modes=[gpu_mode(kind, cpus=5000)])
+    record = run(kind, MaxMinFairness(10.0, pairs=True), [100.0, 100.0], modes=[gpu_mode(kind, millicores=5000)])
     assert record.finish.max() == pytest.approx(200)
 
 

@@ -211,7 +211,7 @@ def test_rows_of_energy_sum_to_the_whole_and_to_the_devices():
     """CPU watts are per core: 4 cores at 2 W idle and 6 W busy, one of them busy 3 s; the GPU of `three` beside."""
     cpu_type = DeviceType("cpu", kind="cpu", power=Power(idle=2, busy=6))
     where = Cluster([NodeSpec(cpus=4, accelerators=((GPU, 1),), cpu_type=cpu_type)])
-    cpu = Mode("cpu", cpu_type, cpus=1000)
+    cpu = Mode("cpu", cpu_type, millicores=1000)
     tasks = workload([0, 0], [3, 5], [[cpu], [gpu_mode()]], [0, 1])
     result = Result(record(where, tasks, [0, 0], [3, 5], [(0,), (1,)]))
     values = result.values()

@@ -59,14 +59,14 @@ def random_jobs(seed, count=60, gangs=False):
     """Tasks with fractions, whole GPUs and gangs, on cores and memory, that come and go."""
     random = np.random.default_rng(seed)
     modes = [
-        [gpu_mode(A, size, cpus=1000 * cores, memory=10 * cores)]
+        [gpu_mode(A, size, millicores=1000 * cores, memory=10 * cores)]
         for size in (0.2, 0.35, 0.5, 1, 2)
         for cores in (0, 1, 3)
     ]
     modes += [[gpu_mode(A, size), gpu_mode(B, size)] for size in (0.25, 0.5, 1)]
     modes.append([cpu_mode(CPU, 2)])
     if gangs:
-        modes += [[gpu_mode(A, size, cpus=1000 * cores, span_any=True)] for size in (3, 5, 7) for cores in (0, 5)]
+        modes += [[gpu_mode(A, size, millicores=1000 * cores, span_any=True)] for size in (3, 5, 7) for cores in (0, 5)]
     jobs, now = [], 0.0
     for _ in range(count):
         now += random.exponential(1.0)
@@ -123,7 +123,7 @@ def whole(node):
 
 
 def asked(mode):
-    return np.array([mode.cpus / 1000, mode.memory, mode.gpu_share])
+    return np.array([mode.millicores / 1000, mode.memory, mode.gpu_share])
 
 
 def node_of(placement, view):
@@ -239,7 +239,7 @@ def plain_fragmentation(free, cores, memory, kind, requests):
         for mode in modes:
             if mode.on_cpu:
                 continue  # uses no GPU
-            if mode.type is kind and mode.cpus <= cores and mode.memory <= memory:
+            if mode.type is kind and mode.millicores <= cores and mode.memory <= memory:
                 good = [share for share in free if round(share * WHOLE) >= mode.share]
                 if len(good) >= mode.gpus:
                     lost.append(sum(free) - sum(good))
@@ -258,7 +258,7 @@ def rise(placement, view, requests):
         if device.local >= 0:
             after[device.local] = round(after[device.local] - mode.share / WHOLE, 6)
     before = plain_fragmentation(free, cores, memory, kind, requests)
-    return plain_fragmentation(after, cores - mode.cpus, memory - mode.memory, kind, requests) - before
+    return plain_fragmentation(after, cores - mode.millicores, memory - mode.memory, kind, requests) - before
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -291,7 +291,7 @@ def test_fgd_raises_fragmentation_no_more_than_any_other_place(seed):
 def test_fragmentation_worked_by_hand():
     """Free shares 0.3, 0.5, 1 and 2 cores; a half of the tasks wants 0.4 of a GPU, a quarter a whole one, a quarter 3
     cores and 0.1 of a GPU: lost are 0.3, 0.8 and, as the cores do not suffice, 1.8."""
-    modes = [gpu_mode(A, 0.4), gpu_mode(A, 1), gpu_mode(A, 0.1, cpus=3000)]
+    modes = [gpu_mode(A, 0.4), gpu_mode(A, 1), gpu_mode(A, 0.1, millicores=3000)]
     run = simulation(
         NodeSpec(cpus=2, accelerators=((A, 3),)), [Job([gpu_mode(A, 0.7)], [1.0]), Job([gpu_mode(A, 0.5)], [1.0])]
     )
@@ -488,7 +488,7 @@ def small_pods():
     ]
     demands += [(2, 0.03, 16, 64), (4, 0.02, 32, 128)]
     shapes = [
-        Shape([gpu_mode(kind, size, cpus=1000 * cores, memory=memory) for kind in (A, B)])
+        Shape([gpu_mode(kind, size, millicores=1000 * cores, memory=memory) for kind in (A, B)])
         for size, _, cores, memory in demands
     ]
     shapes.append(Shape([cpu_mode(CPU, 12, memory=57)]))

@@ -89,7 +89,7 @@ def test_a_gang_uploads_its_input_in_parts_and_items_on_every_device():
 
 def test_the_exclusive_time_is_of_the_fastest_mode_the_cluster_offers():
     """A CPU mode of 6 s; a GPU mode of 1 + 1 + 2 s with its stages; an 8-GPU mode of 1 s that no node can hold."""
-    cpu = Mode("cpu", DeviceType("cpu", kind="cpu"), cpus=1000)
+    cpu = Mode("cpu", DeviceType("cpu", kind="cpu"), millicores=1000)
     staged = gpu_mode(fixed=1.0, upload=StageTime(0.5, 0.5))
     tasks = workload([0, 0], [[6, 2, 1], [6, math.inf, 1]], [[cpu, staged, gpu_mode(8)]])
     result = Result(record(cluster(cpus=2), tasks, [0, 0], [6, 6], [(0,), (0,)]))
@@ -162,7 +162,7 @@ def test_devices_are_clipped_to_the_window():
 
 def test_a_gang_and_a_fraction_count_by_their_share():
     """4 GPUs for 10 s: a gang of 2 for 10 s, a quarter of one GPU for 4 s; a CPU core held by the gang's node."""
-    gang, quarter = gpu_mode(2, cpus=3000), gpu_mode(1, share=WHOLE // 4)
+    gang, quarter = gpu_mode(2, millicores=3000), gpu_mode(1, share=WHOLE // 4)
     tasks = workload([0, 0], [10, 4], [[gang], [quarter]], [0, 1])
     found = Result(record(cluster(gpus=4, cpus=8), tasks, [0, 0], [10, 4], [(1, 2), (3,)])).devices.set_index("device")
     assert list(found.busy) == [0, 10, 10, 1, 0]
@@ -183,7 +183,7 @@ def test_a_gpu_with_two_streams_on_which_nothing_runs_allocates_nothing():
     idle = DeviceType("g", streams=2)
     other = DeviceType("h")
     where = Cluster([NodeSpec(cpus=2, accelerators=((idle, 1), (other, 1)))])
-    on_cores = Mode("cpu", where.devices[0].type, cpus=1000)
+    on_cores = Mode("cpu", where.devices[0].type, millicores=1000)
     cases: list[tuple[list[Mode], tuple[int, ...], list[float]]] = [
         ([on_cores], (0,), [5, 0, 0]),
         ([gpu_mode(kind=other)], (2,), [0, 0, 5]),
@@ -252,7 +252,7 @@ def test_members_of_a_batch_share_its_energy():
 def test_a_mixed_cluster_and_core_names():
     other = DeviceType("h")
     where = Cluster([NodeSpec(cpus=4, accelerators=((GPU, 1), (other, 1))), NodeSpec(cpus=2)])
-    cpu = Mode("cpu", where.nodes[0].cpu.type, cpus=1000)
+    cpu = Mode("cpu", where.nodes[0].cpu.type, millicores=1000)
     rec = record(where, workload([0], [1], [[cpu]]), [0], [1], [(3,)])
     rec.places = [((3,), (1,))]
     found = Result(rec)

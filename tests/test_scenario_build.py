@@ -56,7 +56,7 @@ def test_cpu_and_gpu_are_two_modes_and_a_speedup_is_of_the_same_draw():
     assert modes(tasks) == ["cpu", "v100"]
     assert np.allclose(tasks.time[:, 0], 24 * tasks.time[:, 1])
     cpu, gpu = tasks.shapes[0].modes
-    assert (cpu.cpus, cpu.gpus, gpu.cpus, gpu.gpus) == (1000, 0, 0, 1)
+    assert (cpu.millicores, cpu.gpus, gpu.millicores, gpu.gpus) == (1000, 0, 0, 1)
 
 
 def test_a_second_distribution_is_drawn_independently():
@@ -87,7 +87,7 @@ def test_scaling_gives_elastic_modes_that_fit_a_node():
 def test_fractions_and_demands():
     tasks = one(gpu_time="1 s", gpus=0.25, cpus=2, memory="1 GB", gpu_memory="2 GB").tasks
     (mode,) = tasks.shapes[0].modes
-    assert (mode.gpus, mode.share, mode.cpus, mode.memory, mode.gpu_memory) == (1, 250_000, 2000, 10**9, 2 * 10**9)
+    assert (mode.gpus, mode.share, mode.cpus, mode.memory, mode.gpu_memory) == (1, 250_000, 2, 10**9, 2 * 10**9)
 
 
 def test_the_full_form():
@@ -98,7 +98,7 @@ def test_the_full_form():
     tasks = one(modes=full).tasks
     assert modes(tasks) == ["fused", "4xcpu"]
     assert tasks.time[0].tolist() == [10, 50]
-    assert tasks.shapes[0].modes[1].cpus == 4000
+    assert tasks.shapes[0].modes[1].millicores == 4000
 
 
 def test_equal_demands_are_one_mode_and_shape_across_streams():
@@ -358,7 +358,7 @@ def test_rows_with_demands_of_their_own(graph):
     tasks = graph("cpu_time,gpu_time,gpus,cpus,memory,upload\n8,1,,,,\n8,1,0.5,2,1e9,0.001\n8,1,0,,,\n").tasks
     assert modes(tasks, 0) == ["cpu", "k20"] and modes(tasks, 2) == ["cpu"]
     cpu, half = tasks.shapes[tasks.shape[1]].modes
-    assert (cpu.cpus, half.cpus, half.share, half.memory, half.upload.fixed) == (2000, 2000, 500_000, 10**9, 0.001)
+    assert (cpu.cpus, half.cpus, half.share, half.memory, half.upload.fixed) == (2, 2, 500_000, 10**9, 0.001)
 
 
 def test_estimates_deadlines_and_time_scale(graph):

@@ -212,8 +212,8 @@ def test_fragmentation_is_that_of_the_papers_program():
     8 × 11.09 %; with half of the cores and GPUs 2.77 % more do not fit, 4 × 13.86 %; without cores all are lost.
     """
     mix = Mix({
-        Shape([cpu_mode(CPU, 1)]): 954, Shape([gpu_mode(GPU, 8, cpus=120_000)]): 155,
-        Shape([gpu_mode(GPU, 4, cpus=60_000)]): 277, Shape([gpu_mode(GPU, 1, cpus=16_000)]): 8614,
+        Shape([cpu_mode(CPU, 1)]): 954, Shape([gpu_mode(GPU, 8, millicores=120_000)]): 155,
+        Shape([gpu_mode(GPU, 4, millicores=60_000)]): 277, Shape([gpu_mode(GPU, 1, millicores=16_000)]): 8614,
     })  # fmt: skip
     assert mix.fragmentation(state(8, 64, 8)) == pytest.approx(0.8872)
     assert mix.fragmentation(state(8, 32, 4)) == pytest.approx(0.5544)

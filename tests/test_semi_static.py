@@ -152,7 +152,7 @@ def test_a_gap_is_lent_to_what_ends_in_it():
 def test_what_is_lent_includes_host_cores():
     """A planned GPU task needs both cores of its node at 5 s: a task of 8 s on a core may not have one before."""
     kind = DeviceType("g")
-    shapes = [Shape([gpu_mode(kind, cpus=2000)]), Shape([cpu_mode()])]
+    shapes = [Shape([gpu_mode(kind, millicores=2000)]), Shape([cpu_mode()])]
     tasks = workload([(0, 1, 8), (0, 1, 3), (5, 0, 2)], shapes, class_code=np.array([1, 1, 0]),
                      classes=["known", "other"])  # fmt: skip
     system = System("cores", Cluster([node(cpus=2, accelerators=((kind, 1),))]), tasks)

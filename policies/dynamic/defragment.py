@@ -155,11 +155,11 @@ class _Nodes:
 
     def give(self, node: int, mode: Mode, sign: int = 1) -> None:
         self.gpus[node] += sign * mode.gpus
-        self.cores[node] += sign * mode.cpus / 1000
+        self.cores[node] += sign * mode.millicores / 1000
         self.memory[node] += sign * mode.memory
 
     def takes(self, mode: Mode) -> np.ndarray:
-        host = (self.cores + 1e-9 >= mode.cpus / 1000) & (self.memory >= mode.memory)
+        host = (self.cores + 1e-9 >= mode.millicores / 1000) & (self.memory >= mode.memory)
         found: np.ndarray = (self.gpus >= mode.gpus) & host
         if mode.nodes is not None:
             found &= np.array([mode.allows(node) for node in range(len(found))])

@@ -53,7 +53,7 @@ class Drf(ByUser):
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode
-        amounts = {"cores": float(mode.cpus), "memory": float(mode.memory), "gpus": mode.gpu_share}
+        amounts = {"cores": float(mode.millicores), "memory": float(mode.memory), "gpus": mode.gpu_share}
         held = self._held.setdefault(task.user, {})
         for name, amount in amounts.items():
             held[name] = held.get(name, 0.0) + amount

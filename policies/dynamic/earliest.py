@@ -164,8 +164,8 @@ class EarliestLine(AssigningScheduler):
 def _share_of(node: Node, mode: Mode) -> int:
     """Devices of a gang across nodes for which a node has host cores and memory, taken in proportion."""
     most = mode.gpus
-    if mode.cpus:
-        most = min(most, MILLI * node.cpus * mode.gpus // mode.cpus)
+    if mode.millicores:
+        most = min(most, MILLI * node.cpus * mode.gpus // mode.millicores)
     if mode.memory and node.memory is not None:
         most = min(most, node.memory * mode.gpus // mode.memory)
     return most

@@ -171,7 +171,7 @@ class AssigningScheduler(Scheduler):
     def need(self, mode: Mode) -> int:
         """Lanes that a launch takes of each of its lines."""
         if mode.on_cpu:
-            return max(1, -(-mode.cpus // MILLI))
+            return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:

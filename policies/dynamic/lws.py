@@ -278,7 +278,7 @@ class Lws(Scheduler):
 
 def _room(mode: Mode) -> int:
     """What a launch takes of each of its workers."""
-    return mode.cpus if mode.on_cpu else mode.share
+    return mode.millicores if mode.on_cpu else mode.share
 
 
 def _include(nodes: list[int], node: int) -> None:

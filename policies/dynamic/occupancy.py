@@ -200,6 +200,6 @@ class Occupancy:
         timeline.forget(self._view.now)  # it may have had more room before
         if timeline.usable(mode):
             for time, span in zip(timeline.times, timeline.spans, strict=True):
-                if span.fits(mode, mode.gpus, mode.cpus, mode.memory):
+                if span.fits(mode, mode.gpus, mode.millicores, mode.memory):
                     return time
         return math.inf

@@ -130,8 +130,8 @@ def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) ->
         fits = is_fraction(mode) and mode.type is kind and mode.share + newcomer.share <= WHOLE
         if not fits or mode.gpu_memory + newcomer.gpu_memory > memory:
             continue
-        on_host = mode.cpus <= now.cpus and mode.memory <= now.memory and mode.gpu_memory <= now.gpu_memory
-        if on_host and newcomer.cpus <= free + now.cpus - mode.cpus:
+        on_host = mode.millicores <= now.millicores and mode.memory <= now.memory and mode.gpu_memory <= now.gpu_memory
+        if on_host and newcomer.millicores <= free + now.millicores - mode.millicores:
             return Placement(mode, placement.devices)
     return None
 
@@ -150,6 +150,6 @@ def back_to(task: Task, view: View) -> Placement | None:
         if mode.type is now.type and mode.gpus == 1 and mode.whole and now.type.sharing.kind != "mig":
             memory = device.type.memory
             room = memory is None or mode.gpu_memory <= memory
-            if room and mode.cpus <= free + now.cpus and mode.memory <= now.memory:
+            if room and mode.millicores <= free + now.millicores and mode.memory <= now.memory:
                 return Placement(mode, placement.devices)
     return None

@@ -146,7 +146,7 @@ class PowerDown(ListScheduler):
 
     @staticmethod
     def _host_has_room(node: int, mode: Mode, view: View) -> bool:
-        return view.free("cpu", node) * 1000 >= mode.cpus
+        return view.free("cpu", node) * 1000 >= mode.millicores
 
     # Sleeping ---------------------------------------------------------------------------------------------------
 

@@ -409,7 +409,7 @@ class Room:
 
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
         if mode.on_cpu:
-            return [node.cpu] if self.cores[node.index] >= mode.cpus else []
+            return [node.cpu] if self.cores[node.index] >= mode.millicores else []
         left, kind = self.left, mode.type
         found = [d for d in node.accelerators if d.type is kind and left.get(d.index, 0) >= mode.share]
         if not mode.whole:
@@ -419,7 +419,7 @@ class Room:
         return found
 
     def host_holds(self, node: Node, mode: Mode, part: float) -> bool:
-        return mode.cpus * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
+        return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
 
     def parts(self, placement: Placement) -> dict[Node, float]:
         """By node the part of a launch that lies there."""
@@ -444,5 +444,5 @@ class Room:
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
         """Cores and memory of such a part of a launch."""
-        self.cores[node.index] -= math.ceil(mode.cpus * part)
+        self.cores[node.index] -= math.ceil(mode.millicores * part)
         self.memory[node.index] -= mode.memory * part

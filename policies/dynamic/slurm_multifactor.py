@@ -367,4 +367,4 @@ class Running:
 
 def _millionths(mode: Mode) -> int:
     """What a launch in a mode receives a second."""
-    return mode.gpus * mode.share if mode.gpus else mode.cpus * 1000
+    return mode.gpus * mode.share if mode.gpus else mode.millicores * 1000

@@ -65,8 +65,8 @@ class Span:
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
     """Cores (thousandths) and memory that so many of a launch's devices hold on their node."""
     if count >= mode.gpus:
-        return mode.cpus, mode.memory
-    return math.ceil(mode.cpus * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+        return mode.millicores, mode.memory
+    return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
 
 
 class Timeline:
@@ -148,7 +148,7 @@ class Timeline:
     def _with_room(self, mode: Mode) -> Iterator[tuple[float, float]]:
         begun = math.nan
         for time, span in zip(self.times, self.spans, strict=True):
-            fits = span.fits(mode, mode.gpus, mode.cpus, mode.memory)
+            fits = span.fits(mode, mode.gpus, mode.millicores, mode.memory)
             if fits and begun != begun:
                 begun = time
             elif not fits and begun == begun:

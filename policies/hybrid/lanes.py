@@ -86,7 +86,7 @@ class Planned:
             for name in step.devices:
                 free[name] = end
                 lane = self.lanes[name]
-                lane.cores = max(lane.cores, MILLI if mode.on_cpu else -(-mode.cpus // len(step.devices)))
+                lane.cores = max(lane.cores, MILLI if mode.on_cpu else -(-mode.millicores // len(step.devices)))
                 lane.memory = max(lane.memory, -(-mode.memory // len(step.devices)))
             starts.append(start)
         return starts
@@ -176,7 +176,7 @@ class Planned:
                 return False
             part = count / max(1, mode.gpus)
             free = view.free(view.cluster.nodes[node].cpu.type.name, node)
-            if mode.cpus and cores and mode.cpus * part / MILLI > free - cores + 1e-9:
+            if mode.millicores and cores and mode.millicores * part / MILLI > free - cores + 1e-9:
                 return False
             if mode.memory and memory and mode.memory * part > self._memory(node, view) - memory:
                 return False

@@ -48,7 +48,7 @@ class Lane:
         if not mode.on_cpu:
             return Placement(mode, (self.device,)) if mode.gpus == 1 and mode.whole else None
         core = int(self.name[len(self.device.name) :])
-        return Placement(mode, (self.device,), (core,)) if mode.cpus == MILLI else None
+        return Placement(mode, (self.device,), (core,)) if mode.millicores == MILLI else None
 
     def __repr__(self) -> str:
         return self.name

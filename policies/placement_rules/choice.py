@@ -185,4 +185,4 @@ class Totals:
 
 def demand(mode: Mode) -> np.ndarray:
     """Cores, memory and GPUs of a mode, in the order of `Totals`."""
-    return np.array([mode.cpus / 1000, mode.memory, mode.gpus * mode.share / WHOLE])
+    return np.array([mode.millicores / 1000, mode.memory, mode.gpus * mode.share / WHOLE])

@@ -9,6 +9,7 @@ with its first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,9 +40,13 @@ class NodeState:
 
 
 class NodeStates:
-    """The states in which the nodes of a cluster are and were; `of[node]` is the number of its present one."""
+    """The states in which the nodes of a cluster are and were; `of[node]` is the number of its present one.
 
-    def __init__(self, view: View):
+    memory: does the free memory of the host belong to a state?  Without it counts as unlimited.
+    """
+
+    def __init__(self, view: View, memory: bool = True):
+        self._memory = memory
         self.states: list[NodeState] = []
         self.of = np.zeros(len(view.cluster.nodes), np.int64)
         self._known: dict[tuple[object, ...], int] = {}
@@ -61,7 +66,8 @@ class NodeStates:
             kind, share, room = (part[node][there] for part in (single.kind, single.share, single.room))
             order = np.lexsort([room, share, kind])
             kind, share, room = kind[order], share[order], room[order]
-            cores, memory = round(float(columns.cores[node]) * 1000), float(columns.memory[node])
+            cores = round(float(columns.cores[node]) * 1000)
+            memory = float(columns.memory[node]) if self._memory else math.inf
             key = (cores, memory, kind.tobytes(), share.tobytes(), room.tobytes())
             number = self._known.get(key)
             if number is None:
@@ -73,15 +79,23 @@ class NodeStates:
 
 
 class Mix:
-    """Requests and how often each is made, for the fragmentation of nodes."""
+    """Requests and how often each is made, for the fragmentation of nodes.
 
-    def __init__(self, count: Mapping[Shape, int]):
+    typical: only the most frequent requests count, as many as make this share of all.
+    memory: do requests ask for memory of the host?
+    """
+
+    def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):
         requests: dict[tuple[Any, ...], float] = {}
         for shape, number in count.items():
             first = next((mode for mode in shape.modes if mode.gpus), shape.modes[0])
             ways = [mode for mode in shape.modes if mode.gpus and _demand(mode) == _demand(first)] or [first]
-            key = tuple((m.type.name, m.cpus, m.gpus, m.share, m.memory, m.gpu_memory) for m in ways)
+            key = tuple(
+                (m.type.name, m.millicores, m.gpus, m.share, m.memory if memory else 0, m.gpu_memory) for m in ways
+            )
             requests[key] = requests.get(key, 0.0) + number
+        if typical < 1:
+            requests = _most_frequent(requests, typical)
         total = sum(requests.values())
         self.part = np.array(list(requests.values())) / total
         self._requests = list(requests)
@@ -143,7 +157,7 @@ class Mix:
             return [], np.zeros(0)
         cores, memory = _host(states)
         share, room = share[row] - chosen * mode.share, room[row] - chosen * mode.gpu_memory
-        lost = self._table(kinds).lost(share, room, cores[row] - mode.cpus, memory[row] - mode.memory)
+        lost = self._table(kinds).lost(share, room, cores[row] - mode.millicores, memory[row] - mode.memory)
         return list(zip(row.tolist(), gpu.tolist(), strict=True)), lost / WHOLE
 
     def _table(self, kinds: tuple[str, ...]) -> _Table:
@@ -153,12 +167,25 @@ class Mix:
         return table
 
 
+def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
+    """The most frequent requests, as many as make a share of all."""
+    ranked = sorted(requests.items(), key=lambda item: -item[1])
+    wanted, found = share * sum(requests.values()), 0.0
+    kept = {}
+    for request, number in ranked:
+        if found >= wanted:
+            break
+        kept[request] = number
+        found += number
+    return kept
+
+
 def _host(states: Sequence[NodeState]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([state.cores for state in states]), np.array([state.memory for state in states])
 
 
 def _demand(mode: Mode) -> tuple[float, ...]:
-    return mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory
+    return mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory
 
 
 class _Table:

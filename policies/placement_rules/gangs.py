@@ -73,9 +73,9 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
 def _host_room(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
     """How many devices of a gang the cores and the memory of each node would serve, in proportion."""
     room = np.full(len(nodes), mode.gpus)
-    if mode.cpus:
+    if mode.millicores:
         free = np.round(view.nodes.cores[nodes] * 1000).astype(np.int64)
-        room = np.minimum(room, free * mode.gpus // mode.cpus)
+        room = np.minimum(room, free * mode.gpus // mode.millicores)
     if mode.memory:
         room = np.minimum(room, view.nodes.memory[nodes] * mode.gpus // mode.memory).astype(np.int64)
     return room

@@ -126,7 +126,7 @@ def _moves_data(problem: PlanProblem) -> bool:
         return True
     modes = [mode for shape in tasks.shapes for mode in shape.modes]
     stages = any(stage.of(1) for mode in modes for stage in (mode.upload, mode.download))
-    return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.cpus) for mode in modes)
+    return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.millicores) for mode in modes)
 
 
 def _longest(instance: Instance) -> float:

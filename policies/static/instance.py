@@ -119,7 +119,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
         for position, mode in enumerate(shape.modes):
             if mode.type not in column:
                 continue  # a type without lanes: cores on a cluster that has none
-            sequential = mode.cpus == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
+            sequential = mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
             # Planners take all lanes of a type for equal, so a mode must be at home on each.
             enough = all if everywhere else any
             if not sequential or not enough(can_host(node, mode) for node in hosts[mode.type]):
@@ -172,7 +172,7 @@ def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
     """Why tasks of this shape cannot be planned, as a sentence."""
     known = [mode for mode in shape.modes if hosts.get(mode.type)]
-    sequential = [mode for mode in known if (mode.cpus == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole)]
+    sequential = [mode for mode in known if (mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
         return f"{planner} plans {what}; {count} tasks are not (the first is {first})"
@@ -190,7 +190,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
         if largest >= mode.memory:
             has = f"not every node with a {mode.type.name} has that, and {planner} takes all of a type for alike"
     else:
-        return f"{planner}: {named} needs {mode.cpus / 1000:g} cores beside a {mode.type.name}; not every node has them"
+        return f"{planner}: {named} needs {mode.cpus:g} cores beside a {mode.type.name}; not every node has them"
     return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
 
 

@@ -31,6 +31,7 @@ VERBS = {
     "diff": "sim.cli.diff:diff",
     "size": "sim.cli.size:size",
     "theory": "sim.cli.theory:theory",
+    "gallery": "sim.cli.gallery:gallery",
     "report": "sim.cli.report:report",
     "validate": "sim.cli.validate:validate",
     "calibrate": "sim.cli.calibrate:calibrate",

@@ -171,6 +171,69 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
     which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in a nameless file beside
     TARGET until the last one is read.
     """
+    _converted(file, form, options, target, force)
+
+
+@trace.command(short_help="Public logs: where they are; verify and convert a downloaded one.")
+@click.argument("name", required=False)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("target", required=False, type=click.Path(path_type=Path))
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
+              help="A parameter of the format's reader (repeatable).")  # fmt: skip
+@click.option("--sha256", metavar="HEX", help="What the file's content should have, where you know better.")
+@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@JSON
+@VERBOSITY
+def fetch(
+    name: str | None, file: Path | None, target: Path | None, options: tuple[str, ...], sha256: str | None, force: bool,
+    as_json: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """List the public logs that are too large to ship; with NAME and FILE verify a downloaded one.
+
+    Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
+    also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
+    """
+    from sim.workload.public_logs import LOGS, public_log, verify
+
+    if name is None:
+        _logs(list(LOGS.values()), as_json)
+        return
+    log = public_log(name)
+    if file is None:
+        _logs([log], as_json)
+        return
+    found = verify(log, file, sha256)
+    known = sha256 is not None or log.sha256 is not None
+    if as_json:
+        console.as_json({"name": log.name, "file": str(file), "sha256": found, "verified": known})
+    elif known:
+        console.lines([f"{file}: is {log.name}, SHA-256 {found}"])
+    else:
+        console.lines([f"{file}: SHA-256 {found}; that of {log.name} is not known here"])
+    if target is not None:
+        given = (*(f"{key}={value}" for key, value in log.options.items()), *options)
+        _converted(str(file), log.format, given, target, force)
+
+
+def _logs(logs: list[Any], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from sim.report import terminal
+
+    if as_json:
+        console.as_json([asdict(log) for log in logs])
+        return
+    rows = [["name", "format", "size", "license", "what, and where"]]
+    for log in logs:
+        size = "–" if log.size is None else f"{log.size / 1e6:,.1f} MB"
+        rows += [[log.name, log.format, size, log.license, log.what], ["", "", "", "", log.url]]
+        if log.sha256:
+            rows.append(["", "", "", "", f"SHA-256 {log.sha256}"])
+    console.lines(terminal.table(rows))
+
+
+def _converted(file: str, form: str | None, options: tuple[str, ...], target: Path, force: bool) -> None:
+    """Write a trace as a plain table; see `convert`."""
     from sim.errors import UsageError
     from sim.model.files import naming
     from sim.workload.task_table import PARQUET, write, write_parts

@@ -59,8 +59,8 @@ class Capacity(Fitting):
             if memory > node.mem_free:
                 return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
             if placement.cores is not None:
-                if len(set(placement.cores)) * 1000 != mode.cpus:
-                    return f"mode {mode.name} needs {mode.cpus / 1000:g} cores, it names {len(set(placement.cores))}"
+                if len(set(placement.cores)) * 1000 != mode.millicores:
+                    return f"mode {mode.name} needs {mode.cpus:g} cores, it names {len(set(placement.cores))}"
                 if any(not node.cores >> core & 1 for core in placement.cores):
                     return f"a core it names on {node.node} is busy"
         return None
@@ -86,12 +86,12 @@ class Capacity(Fitting):
             if state.free < mode.share or not node.up:
                 return -1
             if not mode.bare:
-                if mode.gpu_memory > state.room or mode.cpus > node.cpu_free or mode.memory > node.mem_free:
+                if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
                     return -1
                 if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
                     return -1
                 state.room -= mode.gpu_memory
-                node.cpu_free -= mode.cpus
+                node.cpu_free -= mode.millicores
                 node.mem_free -= mode.memory
             state.free = free = state.free - mode.share
             if self.moved is not None:
@@ -104,14 +104,14 @@ class Capacity(Fitting):
             if self.noting:
                 self.log.append(node.index)
             return 0
-        if mode.cpus > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
+        if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
         if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
             return -1
-        state.cpu_free -= mode.cpus
+        state.cpu_free -= mode.millicores
         state.mem_free -= mode.memory
         self.log.append(state.index)
-        if mode.cpus == 1000:
+        if mode.millicores == 1000:
             core = state.cores & -state.cores
             state.cores ^= core
             return core
@@ -121,7 +121,7 @@ class Capacity(Fitting):
         """`quick_take` for several whole accelerators of one node."""
         mode, devices, of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
-        if mode.gpu_memory or mode.cpus > node.cpu_free or mode.memory > node.mem_free or not node.up:
+        if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
             return -1
         if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
             return -1
@@ -145,7 +145,7 @@ class Capacity(Fitting):
             state.free = 0
         if self.moved is not None:
             self.moved += states
-        node.cpu_free -= mode.cpus
+        node.cpu_free -= mode.millicores
         node.mem_free -= mode.memory
         kind = states[0].kind
         available = node.open[kind] = node.open[kind] & ~bits
@@ -167,7 +167,7 @@ class Capacity(Fitting):
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)
             state.cores |= cores
-            state.cpu_free += mode.cpus
+            state.cpu_free += mode.millicores
             state.mem_free += mode.memory
             self.log.append(state.index)
             return
@@ -176,7 +176,7 @@ class Capacity(Fitting):
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)
             state.room += mode.gpu_memory
-            node.cpu_free += mode.cpus
+            node.cpu_free += mode.millicores
             node.mem_free += mode.memory
         state.free = free = state.free + mode.share
         if self.moved is not None:
@@ -206,7 +206,7 @@ class Capacity(Fitting):
             self.budget(mode).take(mode, devices)
         if mode.gpus == 0:
             node = self.of[devices[0].index]
-            node.cpu_free -= mode.cpus
+            node.cpu_free -= mode.millicores
             node.mem_free -= mode.memory
             self._note(node)
             return self._take_cores(node, placement)
@@ -254,7 +254,7 @@ class Capacity(Fitting):
     def _host_parts(self, mode: Mode, devices: tuple[Device, ...]) -> list[tuple[NodeState, int, int]]:
         """What a launch holds on the host, by node: (node, cores, memory)."""
         if not mode.span_any:
-            return [(self.nodes[devices[0].node], mode.cpus, mode.memory)]
+            return [(self.nodes[devices[0].node], mode.millicores, mode.memory)]
         counts: dict[int, int] = {}
         for device in devices:
             counts[device.node] = counts.get(device.node, 0) + 1
@@ -269,7 +269,7 @@ class Capacity(Fitting):
                 taken |= 1 << core
         else:
             free = node.cores
-            for _ in range(placement.mode.cpus // 1000):
+            for _ in range(placement.mode.millicores // 1000):
                 lowest = free & -free
                 taken |= lowest
                 free ^= lowest

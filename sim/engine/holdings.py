@@ -144,7 +144,7 @@ class NodeState:
 
     def fits(self, mode: Mode) -> bool:
         """Does the mode fit here, limits of its partition aside?"""
-        if mode.cpus > self.cpu_free or mode.memory > self.mem_free or not self.up:
+        if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
             return False
@@ -162,5 +162,5 @@ class NodeState:
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
     """Cores (thousandths) and memory held on a node where `count` of the launch's devices are."""
     if count >= mode.gpus:  # all of them, or a CPU mode
-        return mode.cpus, mode.memory
-    return math.ceil(mode.cpus * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+        return mode.millicores, mode.memory
+    return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)

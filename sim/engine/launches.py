@@ -420,7 +420,7 @@ class Launches:
                 lane.flights.append(launch)
                 lane.flights.sort()
         power = mode.type.power
-        table.busy_rate = mode.gpu_share or mode.cpus / 1000
+        table.busy_rate = mode.gpu_share or mode.millicores / 1000
         table.watts = table.busy_rate * (power.busy - power.idle)
         if self.materialised is not None:
             self.materialised(launch)

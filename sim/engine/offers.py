@@ -51,7 +51,7 @@ class Offers:
             if state.free < mode.share:
                 return None
             node = state.node
-            fits = state.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            fits = state.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
             if not fits or mode.nodes is not None:
                 return self.by_looking(mode)
             return self._offer(mode, state)

@@ -60,7 +60,7 @@ class Speeds:
             factor = state.frequency / state.slowdown
             power = device.type.power.busy - device.type.power.idle
             if mode.on_cpu:
-                part = mode.cpus / 1000
+                part = mode.millicores / 1000
             else:
                 part = mode.share / WHOLE
                 lane: Lane = state.lane

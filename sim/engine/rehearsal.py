@@ -136,7 +136,7 @@ def _names(
     cores = placement.cores
     if cores is None:  # those that are free, and among them those that were so last
         order = sorted(range(len(lanes)), key=lambda core: (lanes[core] > start, -lanes[core], core))
-        cores = tuple(order[: max(1, placement.mode.cpus // 1000)])
+        cores = tuple(order[: max(1, placement.mode.millicores // 1000)])
     for core in cores:
         lanes[core] = max(lanes[core], finish)
     return tuple(f"{device.name}{core}" for core in cores)

@@ -72,7 +72,7 @@ class Tally:
     def release(self, placement: Placement) -> None:
         """Give back what a launch holds, all of it on this node."""
         mode = placement.mode
-        self.cpu_free += mode.cpus
+        self.cpu_free += mode.millicores
         self.mem_free += mode.memory
         if mode.gpus:
             gpus = self.node.gpus
@@ -84,7 +84,7 @@ class Tally:
     def occupy(self, placement: Placement) -> None:
         """Take what a launch would hold, all of it on this node."""
         mode = placement.mode
-        self.cpu_free -= mode.cpus
+        self.cpu_free -= mode.millicores
         self.mem_free -= mode.memory
         if mode.gpus:
             for device in placement.devices:
@@ -94,7 +94,7 @@ class Tally:
     def fits(self, mode: Mode, kind: int) -> bool:
         """Would a mode (on accelerators of type number `kind`) fit?"""
         node = self.node
-        if mode.cpus > self.cpu_free or mode.memory > self.mem_free or not node.up:
+        if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not node.up:
             return False
         if mode.nodes is not None and not mode.nodes & node.bit:
             return False

@@ -107,7 +107,7 @@ class Stops:
             task._history.saved_by = until
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
-            state.saving.append((until, mode.share or mode.cpus))
+            state.saving.append((until, mode.share or mode.millicores))
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:

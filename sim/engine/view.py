@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from sim.engine.backlog import Backlog
 from sim.engine.durations import planned
 from sim.engine.ends import Ends
@@ -23,7 +25,7 @@ from sim.engine.sketches import Tally, on_sketch, release, sketch_of
 from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Item, Mode, Task
+from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
 from sim.policy.contract import PlacementRule
 
 if TYPE_CHECKING:
@@ -237,7 +239,7 @@ class EngineView:
             placement, gpu, node = only
             if mode.limited and not self._capacity.mask(mode):
                 return None
-            room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            room = gpu.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
             return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
             return self.first(mode, task)
@@ -345,7 +347,7 @@ class EngineView:
         mode = placement.mode
         transfers = self._simulation.launches.transfers
         now = self.now
-        needed = mode.share or mode.cpus
+        needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.left - needed) for state in states)
         left = [self._left(task) for task in tasks]
@@ -558,6 +560,11 @@ class EngineView:
 
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
         return self._work_ahead().seconds(kind, class_)
+
+    def request_mix(self) -> dict[Shape, int]:
+        tasks = self._simulation.tasks
+        counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
+        return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
 
     def _work_ahead(self) -> Backlog:
         simulation = self._simulation

@@ -213,8 +213,8 @@ class Facts:
     @staticmethod
     def _slots(node: Any, mode: Mode) -> int:
         room = math.inf
-        if mode.cpus:
-            room = min(room, node.cpus * 1000 // mode.cpus)
+        if mode.millicores:
+            room = min(room, node.cpus * 1000 // mode.millicores)
         if mode.memory and node.memory is not None:
             room = min(room, node.memory // mode.memory)
         if mode.on_cpu:

@@ -120,7 +120,7 @@ class Plan:
                     found.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
                 elif not mode.span_any and not can_host(cluster.nodes[lanes[device].node], mode):
                     found.append(f"task {name}: even idle, the node of {device} has not what mode {mode.name} needs")
-            wanted = max(1, mode.cpus // 1000) if mode.on_cpu else mode.gpus
+            wanted = max(1, mode.millicores // 1000) if mode.on_cpu else mode.gpus
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
                 named = len(step.devices)
                 found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
@@ -170,7 +170,7 @@ def can_host(node: Node, mode: Mode) -> bool:
     """Does an idle node have the cores and the memory, on host and device, that a mode needs, and may it go there?"""
     if not mode.allows(node.index):
         return False
-    enough_cores = mode.cpus <= 1000 * node.cpus
+    enough_cores = mode.millicores <= 1000 * node.cpus
     enough_memory = node.memory is None or mode.memory <= node.memory
     return enough_cores and enough_memory and (mode.type.memory is None or mode.gpu_memory <= mode.type.memory)
 

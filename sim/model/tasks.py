@@ -73,14 +73,14 @@ class Mode:
     """One way to run: a device type and what is occupied there.  Interned: compared by identity.
 
     `gpus` counts the devices of a launch and `share` is what it takes of each (millionths; WHOLE unless
-    fractional); both are 0 and 0 in a CPU mode.  `cpus` (thousandths) and `memory` are held on the host,
+    fractional); both are 0 and 0 in a CPU mode.  `millicores` and `memory` are held on the host,
     of a gang across nodes in proportion to its devices there; `gpu_memory` on each device.
     A launch of n tasks computes for `fixed` plus the sum of its tasks' own times.
     """
 
     name: str
     type: DeviceType
-    cpus: int = 0
+    millicores: int = 0
     gpus: int = 0
     share: int = 0
     memory: int = 0
@@ -109,7 +109,7 @@ class Mode:
         bound = self.partition
         object.__setattr__(self, "nodes", None if bound is None else bound.mask)
         object.__setattr__(self, "limited", bound is not None and bound.limited)
-        nothing_else = not (self.cpus or self.memory or self.gpu_memory) and bound is None
+        nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
 
     @property
@@ -121,6 +121,11 @@ class Mode:
         return self.share == WHOLE
 
     @property
+    def cpus(self) -> float:
+        """Cores occupied on the host."""
+        return self.millicores / 1000
+
+    @property
     def gpu_share(self) -> float:
         """GPUs occupied in all, as a number: 8.0 for a gang, 0.25 for a quarter."""
         return self.gpus * self.share / WHOLE
@@ -128,7 +133,7 @@ class Mode:
     @property
     def width(self) -> float:
         """Devices that are busy while a launch computes: GPUs, or cores."""
-        return self.gpus * self.share / WHOLE if self.gpus else self.cpus / 1000
+        return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
         """May it use this node at all?"""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement, Plan
-from sim.model.tasks import Item, Mode, Task, Tasks
+from sim.model.tasks import Item, Mode, Shape, Task, Tasks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -516,6 +516,10 @@ class View(Protocol):
 
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
         """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
+        ...
+
+    def request_mix(self) -> Mapping[Shape, int]:
+        """What the tasks of the whole run demand, and how many demand it: as a site knows the mix of its requests."""
         ...
 
     def attained(self, who: Task | str) -> float:

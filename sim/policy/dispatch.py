@@ -71,7 +71,7 @@ class Index:
         self._line: list[Line] = []
         for number, counter in enumerate(counters):
             mode = counter.queue.service.shape.modes[0]
-            demand = mode.type, mode.share, mode.cpus, mode.memory, mode.gpu_memory, mode.partition
+            demand = mode.type, mode.share, mode.millicores, mode.memory, mode.gpu_memory, mode.partition
             line = lines.setdefault(demand, Line(mode))
             line.idle.append(number)
             counter.count = None

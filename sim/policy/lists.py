@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Literal
@@ -29,6 +30,7 @@ from sim.policy.contract import (
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 
 Discipline = Literal["block", "skip"]
+AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 
 DECLINED_DEPTH = 64
 """Tasks of a shape that a placement rule is asked about in one round after it declined the first."""
@@ -50,7 +52,9 @@ class ListScheduler(Scheduler):
     order: key of a task, constant while it waits; the least goes first, ties by arrival.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
     discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
-    may start.
+    may start; "keep": as block, and a head once chosen stays the head until it has started, even if a task with a
+    smaller key arrives; "keep_backfill": as keep, but tasks that are expected to end before the head could start, as
+    estimated when it was chosen, may pass it in the order of arrival.
     drop_expired: a task that comes to the head of its queue when its deadline has passed expires.
 
     Under "block" there is one queue, or one for each partition, merged at their heads.  Under "skip" tasks with equal
@@ -63,7 +67,7 @@ class ListScheduler(Scheduler):
         self,
         order: OrderKey = arrival_order,
         placement: PlacementRule | None = None,
-        discipline: Discipline = "block",
+        discipline: AnyDiscipline = "block",
         drop_expired: bool = False,
     ):
         self.order = order
@@ -85,13 +89,15 @@ class ListScheduler(Scheduler):
         """By row: tasks passed over since a limit of their partition keeps them, until something comes free."""
         self._aside_since = -1
         self._pause: Pause | None = None
+        self._kept: dict[Partition | None, tuple[Task, float]] = {}
+        """Under "keep": the chosen head of each partition, which is in no queue, and when it was expected to start."""
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.dispatcher = Dispatcher(self.order, counters, self.order is arrival_order)
         self._alone = alone
 
     def ready(self, task: Task) -> None:
-        if self.discipline == "block":
+        if self.discipline != "skip":
             self._line(task).push(self.order(task), task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -101,7 +107,7 @@ class ListScheduler(Scheduler):
             queue.push(self.order(task), task)
 
     def _line(self, task: Task) -> TaskQueue:
-        """Under "block": where it waits."""
+        """Under disciplines other than "skip": where it waits."""
         partition = partition_of(task)
         if partition is None:
             return self.queue
@@ -111,8 +117,8 @@ class ListScheduler(Scheduler):
         return line
 
     def queues(self) -> list[TaskQueue]:
-        """The queues whose heads may start: under "block" one for each partition, under "skip" one a shape."""
-        return [self.queue, *self.of_partition.values()] if self.discipline == "block" else list(self.by_shape.values())
+        """The queues whose heads may start: under "skip" one a shape, otherwise one for each partition."""
+        return [self.queue, *self.of_partition.values()] if self.discipline != "skip" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
         return self._schedule_tasks(view) if self.dispatcher is None else self._schedule_all(view, self.dispatcher)
@@ -130,6 +136,9 @@ class ListScheduler(Scheduler):
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         if self.discipline == "skip":
             yield from self._skipping(view)
+            return
+        if self.discipline != "block":
+            yield from self._keeping(view)
             return
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
@@ -220,6 +229,82 @@ class ListScheduler(Scheduler):
         if self.of_partition:
             tasks.sort(key=lambda task: (self.order(task), task.arrival, task.index))
         return tasks[:depth]
+
+    def _keeping(self, view: View) -> Iterator[Decision]:
+        """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
+        self.bring_back(view)
+        every: list[Partition | None] = [None, *self.of_partition]
+        lines = dict(zip(every, self.queues(), strict=True))
+        closed = 0
+        while closed != EVERYWHERE:
+            partition = self._next_line(lines, closed)
+            if partition is None:
+                break
+            line = lines.pop(partition[0])
+            head = yield from self._start_kept(partition[0], line, view)
+            if head is not None:
+                closed |= nodes_of(head)
+        if not closed:
+            yield WAIT_FOR_READY
+        elif self.discipline == "keep":
+            # The head is chosen: an arrival cannot help on its nodes, but may start on the others.
+            yield WAIT_FOR_RELEASE if closed == EVERYWHERE else WAIT_FOR_CHANGE
+        else:
+            yield from self._behind_kept(view)
+            yield WAIT_FOR_CHANGE
+
+    def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
+        """The line on open nodes whose kept head waits, or else whose head goes first; None where none has a head."""
+        found, least = None, None
+        for partition, queue in lines.items():
+            if (EVERYWHERE if partition is None else partition.mask) & closed:
+                continue
+            if partition in self._kept:
+                return (partition,)
+            entry = queue.head_entry()
+            if entry is not None and (least is None or entry < least):
+                found, least = (partition,), entry
+        return found
+
+    def _start_kept(
+        self, partition: Partition | None, line: TaskQueue, view: View
+    ) -> Generator[Decision, None, Task | None]:
+        """Start the kept head of a line, then its tasks in order: returns the head that does not fit, or None."""
+        kept = self._kept.pop(partition, None)
+        while True:
+            task = kept[0] if kept is not None and kept[0].state == WAITING else line.head()
+            if task is None:
+                return None
+            chosen = kept is not None and task is kept[0]
+            if not chosen:
+                kept = None
+                line.pop()
+            if self.drop_expired and task.deadline <= view.now:
+                yield Reject(task, "its deadline passed while it waited", expired=True)
+                kept = None
+                continue
+            placement = self.place(task, view)
+            if placement is not None:
+                kept = None
+                yield Start(task, placement)
+            elif view.over_limit(task):
+                kept = None
+                yield self.set_aside(task, view)
+            else:
+                due = kept[1] if kept is not None else view.earliest_fit(task).time
+                self._kept[partition] = (task, due)
+                return task
+
+    def _behind_kept(self, view: View) -> Iterator[Decision]:
+        """Under "keep_backfill": in the order of arrival, tasks that would end before the kept heads were to start."""
+        waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
+        for task in waiting:
+            nodes = nodes_of(task)
+            due = min((due for head, due in self._kept.values() if nodes_of(head) & nodes), default=math.inf)
+            placement = self.place(task, view)
+            if placement is not None and view.now + view.duration(task, placement) < due:
+                self._line(task).remove(task)
+                yield Start(task, placement)
 
     def _skipping(self, view: View) -> Iterator[Decision]:
         if view.changes.releases != self._releases:  # capacity has come free: what was blocked may fit

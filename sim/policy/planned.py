@@ -213,6 +213,6 @@ def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
     if not mode.on_cpu:
         return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))
     device = cluster.by_name[step.devices[0].rstrip("0123456789")]
-    if mode.cpus % 1000:  # parts of cores have no name
+    if mode.millicores % 1000:  # parts of cores have no name
         return Placement(mode, (device,))
     return Placement(mode, (device,), tuple(sorted(int(name[len(device.name) :]) for name in step.devices)))

@@ -147,7 +147,7 @@ class Progress:
                 elif placement.cores is not None:
                     free_at.update({f"{device.name}{core}": ends[row] for core in placement.cores})
                 else:
-                    count = max(1, -(-placement.mode.cpus // MILLI))
+                    count = max(1, -(-placement.mode.millicores // MILLI))
                     cores.setdefault(device, []).extend([ends[row]] * count)
         for device, times in cores.items():  # on cores without names: any that are not taken
             names = [name for name, of in self.lanes.items() if of is device and name not in free_at]

@@ -46,7 +46,7 @@ class ModeTable:
 
     @cached_property
     def cores(self) -> np.ndarray:
-        return self.column(lambda mode: mode.cpus / MILLI)
+        return self.column(lambda mode: mode.millicores / MILLI)
 
     @cached_property
     def units(self) -> np.ndarray:
@@ -82,7 +82,7 @@ class ModeTable:
 
 def units(mode: Mode) -> float:
     """GPUs (with fractions) of a GPU mode, cores of a CPU mode."""
-    return mode.cpus / MILLI if mode.on_cpu else mode.gpu_share
+    return mode.millicores / MILLI if mode.on_cpu else mode.gpu_share
 
 
 def capacity(mode: Mode, cluster: Cluster) -> float:
@@ -100,7 +100,7 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
             continue
         seen.add(id(node.spec))
         room = node.memory is None or mode.memory <= node.memory
-        if room and mode.cpus <= node.cpus * MILLI and _devices(mode, node) >= mode.gpus:
+        if room and mode.millicores <= node.cpus * MILLI and _devices(mode, node) >= mode.gpus:
             return True
     return False
 

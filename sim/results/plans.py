@@ -168,7 +168,7 @@ def _alone(mode: Mode) -> bool:
     if mode.batch_limit > 1 and mode.fixed:
         return False
     if mode.on_cpu:
-        return mode.cpus == MILLI
+        return mode.millicores == MILLI
     return mode.gpus == 1 and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
 
 

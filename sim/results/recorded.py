@@ -57,7 +57,7 @@ def _allocation(result: Result, chosen: np.ndarray, began: np.ndarray, took: np.
     for row in np.flatnonzero(chosen).tolist():
         number = int(index[row])
         mode = shapes[int(record.input.tasks.shape[number])].modes[int(record.mode[number])]
-        widths[row] = mode.gpu_share if gpus else mode.cpus / 1000
+        widths[row] = mode.gpu_share if gpus else mode.millicores / 1000
     width = widths[chosen]
     table = result.tasks[chosen]
     edges = np.array([float(table["arrival"].min()), float((began + took).max())])

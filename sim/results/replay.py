@@ -54,7 +54,7 @@ class Capacity:
     def _ask(self, names: list[str]) -> None:
         asked = self.asked
         self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
-        self.asked_cores = np.array([mode.cpus for mode in asked], dtype=np.int64)
+        self.asked_cores = np.array([mode.millicores for mode in asked], dtype=np.int64)
         self.asked_gpus = np.array([mode.gpus for mode in asked], dtype=np.int64)
         self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in asked], dtype=np.int64)
         self.asked_memory = np.array([mode.memory for mode in asked], dtype=np.float64)
@@ -139,7 +139,7 @@ class Capacity:
                 self.gpu_memory[device.node, device.local] -= sign * mode.gpu_memory
         for node, count in nodes.items():
             # A gang over nodes books its cores and memory in proportion to its devices there, rounded up.
-            self.cores[node] -= sign * -(-mode.cpus * count // len(devices))
+            self.cores[node] -= sign * -(-mode.millicores * count // len(devices))
             self.memory[node] -= sign * -(-mode.memory * count // len(devices))
         return list(nodes)
 

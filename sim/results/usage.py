@@ -257,7 +257,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     if record.input.language:
         running = running + steps(*language.running(record))
     # Thousandths and millionths are whole numbers, so the sums below are exact.
-    cores = np.where(table.on_cpu, table.column(lambda mode: mode.cpus), 0.0)[launches.mode]
+    cores = np.where(table.on_cpu, table.column(lambda mode: mode.millicores), 0.0)[launches.mode]
     gpus = table.column(lambda mode: mode.gpus * mode.share)[launches.mode]
     columns = {
         "time": grid,

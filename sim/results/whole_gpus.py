@@ -42,7 +42,7 @@ def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
 
 
 def _demand(mode: Mode) -> tuple:
-    return (mode.cpus, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
+    return (mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
 
 
 def whole_gpu_steps(result: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
@@ -110,7 +110,7 @@ def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
         return -(-column[mode] * part // size)
 
     gpus = np.where(table.column(lambda m: m.gpus, np.int64)[mode] > 0, part, 0)
-    cores = taken(table.column(lambda m: m.cpus, np.int64))
+    cores = taken(table.column(lambda m: m.millicores, np.int64))
     memory = taken(table.column(lambda m: m.memory, np.int64))
     ended = ~launches.open[launch]
     node = pairs[1][pair]
@@ -139,9 +139,9 @@ def _stranded(
             if mode.gpus and mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
                 continue
             if mode.span_any and mode.gpus:  # one of its devices with its part of the rest
-                room = (gpus >= 1) & (cores * mode.gpus >= mode.cpus) & (memory * mode.gpus >= mode.memory)
+                room = (gpus >= 1) & (cores * mode.gpus >= mode.millicores) & (memory * mode.gpus >= mode.memory)
             else:
-                room = (gpus >= mode.gpus) & (cores >= mode.cpus) & (memory >= mode.memory)
+                room = (gpus >= mode.gpus) & (cores >= mode.millicores) & (memory >= mode.memory)
             fits |= of_type & room
         used += share * fits
     return gpus.astype(float), gpus * (1.0 - used)

@@ -87,7 +87,7 @@ class ModeBook:
             known = self._modes[key] = Mode(
                 name or _label(device, cores, count, share),
                 device,
-                cpus=millicores(cores),
+                millicores=millicores(cores),
                 gpus=count,
                 share=share,
                 memory=memory,
@@ -113,7 +113,7 @@ class ModeBook:
         return Mode(
             f"{way.name}@{label}" if way.name and several else way.name or label,
             device,
-            cpus=millicores(cores),
+            millicores=millicores(cores),
             gpus=count,
             share=share,
             memory=way.memory or 0,
@@ -157,12 +157,12 @@ class ModeBook:
     def _room(self, node: Node, mode: Mode) -> int:
         """Devices that the mode could take on an empty node, as far as its host allows (of a CPU mode: 1 or 0)."""
         if mode.on_cpu:
-            fits = node.cpu.type is mode.type and mode.cpus <= node.cpus * 1000
+            fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))
         room = sum(device.type is mode.type for device in node.accelerators)
         # A gang across nodes holds cores and memory in proportion to its devices there.
-        if mode.cpus:
-            room = min(room, int(node.cpus * 1000 * mode.gpus / mode.cpus + 1e-9))
+        if mode.millicores:
+            room = min(room, int(node.cpus * 1000 * mode.gpus / mode.millicores + 1e-9))
         if mode.memory and node.memory is not None:
             room = min(room, int(node.memory * mode.gpus / mode.memory + 1e-9))
         return room
@@ -179,12 +179,12 @@ class ModeBook:
             return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"
         if mode.on_cpu:
             cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
-            if mode.cpus > cores * 1000:
+            if mode.millicores > cores * 1000:
                 driving = any(node.spec.drivers for node, _ in kinds.values() if node.cpu.type is device)
                 rest = " besides those that drive accelerators" if driving else ""
-                text = f"{mode.cpus / 1000:g} cores are more than the {cores} of any node{within}{rest}"
+                text = f"{mode.millicores / 1000:g} cores are more than the {cores} of any node{within}{rest}"
                 total = sum(count * node.cpus for node, count in kinds.values() if node.cpu.type is device)
-                spread = mode.cpus <= total * 1000
+                spread = mode.millicores <= total * 1000
                 return text + (" (cores of several nodes for one task are not modelled)" if spread else "")
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
         present = [sum(d.type is device for d in node.accelerators) for node, _ in kinds.values()]
@@ -200,7 +200,7 @@ class ModeBook:
             mode.share <= micro_share(part) for layout in device.sharing.layouts for part in layout
         ):
             return f"a share of {mode.share / WHOLE:g} is larger than any slice in the layouts of {device.name}"
-        held = [f"{mode.cpus / 1000:g} cores"] if mode.cpus else []
+        held = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
         held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
         return f"no node with {mode.gpus} × {device.name} has {' and '.join(held)}"
 

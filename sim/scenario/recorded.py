@@ -16,7 +16,7 @@ from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME, span_speeds
 from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
-from sim.scenario.resample import FEW, by_block, by_user
+from sim.scenario.resample import FEW, by_block, by_row, by_user
 from sim.scenario.served import Served
 from sim.scenario.served_llm import ServedLanguage, check_tokens
 from sim.scenario.site import limits_of, recorded_partitions
@@ -174,18 +174,21 @@ def _requests(
 
 
 def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Row numbers in order of arrival (ties as in the file), cut at `count` and `until`.
+    """Row numbers in order of arrival (ties as in the file), from `skip` on, cut at `count` and `until`.
 
     Of a task graph all rows, in file order.
     """
     if table.predecessors is not None:
-        for key in ("count", "until"):
+        for key in ("skip", "count", "until"):
             if getattr(entry, key) is not None:
                 raise context.fail((*path, key), "would cut a task graph apart: this table has predecessors")
         return np.arange(len(table))
+    skip = entry.skip or 0
+    if skip >= len(table) and skip:
+        raise context.fail((*path, "skip"), f"leaves nothing of the {len(table):,} rows of {table.source}")
     if entry.arrivals is not None:
-        return np.arange(len(table) if entry.count is None else min(entry.count, len(table)))
-    order = np.argsort(table.arrival, kind="stable")
+        return np.arange(len(table))[skip:][: entry.count]
+    order = np.argsort(table.arrival, kind="stable")[skip:]
     if entry.until is not None:
         scaled = table.arrival[order] * (entry.time_scale or 1.0)
         order = order[: int(np.searchsorted(scaled, entry.until, side="left"))]
@@ -208,6 +211,11 @@ def _resampled(
         if entry.resample.block is not None:
             positions, times, units = by_block(recorded, entry.resample.block, random)
             copies, what = None, "blocks"
+        elif entry.resample.gpu_demand is not None:
+            gpus = np.nan_to_num(_demand(entry, table, "gpus", kept), nan=0.0)
+            there = sum(len(node.accelerators) for node in context.cluster.nodes)
+            positions, times = by_row(gpus, there, entry.resample.gpu_demand, random)
+            return kept[positions], times * scale, None
         else:
             if table.user is None:
                 raise context.fail((*path, "resample", "by"), f"{table.source} has no column of users")
@@ -225,7 +233,8 @@ def described(entry: Entry) -> str:
     """How the trace of an entry is drawn again, for people; empty if it is not."""
     if entry.resample is None:
         return ""
-    return "by user" if entry.resample.block is None else f"in blocks of {seconds(entry.resample.block)}"
+    block = entry.resample.block
+    return f"by {entry.resample.by}" if block is None else f"in blocks of {seconds(block)}"
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:

@@ -85,6 +85,8 @@ class Entry(Demand):
     """Kinds of tasks, one of which is drawn for each arrival."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
+    skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
+    """Rows of a trace that are left out at its beginning, in the order of arrival; none unless given."""
     time_scale: Positive | None = None
     """Factor on the arrival times of a trace, 1 unless given."""
     load: Positive | None = None
@@ -119,6 +121,8 @@ class Entry(Demand):
             return self
         if any(one.span == "recorded" for one in [self, *(self.classes or [])]):
             raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
+        if self.skip is not None:
+            raise KeyProblem("skip", "it leaves out rows of a trace, and there is no trace here")
         if self.time_scale is not None:
             raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
         if self.unfit != "error":

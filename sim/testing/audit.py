@@ -105,7 +105,7 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
             here = record.input.cluster.nodes[node]
             count = sum(device.node == node for device in launch.devices)
             part = 1 if mode.on_cpu or count == mode.gpus else count / mode.gpus
-            hold("cores (thousandths)", here.name, math.ceil(mode.cpus * part), here.cpus * 1000, launch)
+            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * part), here.cpus * 1000, launch)
             hold("host memory (bytes)", here.name, math.ceil(mode.memory * part), here.memory, launch)
             for core in launch.cores:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)

@@ -165,7 +165,7 @@ class _Maker:
             return cpu_mode(int(self.random.integers(1, node.cpus + 1)), memory=memory)
         device = self.one_of(*devices)
         node = cluster.nodes[device.node]
-        more: dict[str, Any] = {"memory": memory, "cpus": int(self.random.integers(0, node.cpus + 1)) * 1000}
+        more: dict[str, Any] = {"memory": memory, "millicores": int(self.random.integers(0, node.cpus + 1)) * 1000}
         if self.has("memory"):
             more["gpu_memory"] = int(self.random.integers(0, 6)) * GB
         if self.has("transfers") and self.random.random() < 0.3:

@@ -79,7 +79,7 @@ def node(**parts: Any) -> NodeSpec:
 
 def cpu_mode(cores: float = 1, **more: Any) -> Mode:
     """A mode on the cores of a node."""
-    return Mode(f"{cores:g} cores", CPU, cpus=round(cores * 1000), **more)
+    return Mode(f"{cores:g} cores", CPU, millicores=round(cores * 1000), **more)
 
 
 def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
@@ -104,7 +104,7 @@ def cpu_or_gpu() -> System:
     gpu = DeviceType("g", power=Power(idle=50, busy=250))
     either = Shape([cpu_mode(), gpu_mode(gpu)])
     only_cpu = Shape([cpu_mode(2)])
-    only_gpu = Shape([gpu_mode(gpu, cpus=1000)])
+    only_gpu = Shape([gpu_mode(gpu, millicores=1000)])
     rows = [(0, 0, 8, 1), (0, 0, 2, 3), (0.5, 2, 2), (1, 0, 12, 1), (1, 1, 1.5), (2, 0, 4, 1), (2, 0, 1, 6), (9, 1, 2)]
     cluster = Cluster([node(cpus=2, accelerators=((gpu, 1),))])
     return System("CPU or GPU", cluster, workload(rows, [either, only_cpu, only_gpu]))
@@ -112,8 +112,8 @@ def cpu_or_gpu() -> System:
 
 def gangs() -> System:
     gpu = DeviceType("g")
-    shapes = [Shape([gpu_mode(gpu, size, cpus=size * 500)]) for size in (1, 2, 4)]
-    shapes.append(Shape([gpu_mode(gpu, 6, cpus=3000, span_any=True, span_speed=0.5)]))
+    shapes = [Shape([gpu_mode(gpu, size, millicores=size * 500)]) for size in (1, 2, 4)]
+    shapes.append(Shape([gpu_mode(gpu, 6, millicores=3000, span_any=True, span_speed=0.5)]))
     shapes.append(Shape([gpu_mode(gpu, 4), gpu_mode(gpu, 2), gpu_mode(gpu, 1)]))
     rows = [(0, 0, 5), (0, 0, 6), (0, 1, 4), (0, 2, 3), (1, 3, 2), (1, 0, 1), (2, 4, 2, 3, 5), (2, 1, 2), (3, 2, 1),
             (3, 3, 1), (3, 4, 1, 1.5, 2.5), (20, 0, 1), (20, 2, 2)]  # fmt: skip
@@ -274,7 +274,7 @@ def partitions() -> System:
     shapes = [
         Shape([gpu_mode(gpu, partition=left)]),
         Shape([gpu_mode(gpu, 2, partition=left), gpu_mode(gpu, partition=left)]),
-        Shape([cpu_mode(partition=right), gpu_mode(gpu, cpus=500, partition=right)]),
+        Shape([cpu_mode(partition=right), gpu_mode(gpu, millicores=500, partition=right)]),
         Shape([gpu_mode(gpu, 2, partition=right)]),
         Shape([gpu_mode(gpu, 2)]),
     ]

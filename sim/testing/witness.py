@@ -60,7 +60,7 @@ class Room:
         for node in dict.fromkeys(device.node for device in placement.devices):
             here = [device for device in placement.devices if device.node == node]
             part = 1.0 if mode.on_cpu or len(here) == mode.gpus else len(here) / mode.gpus
-            self.cores[node] += sign * math.ceil(mode.cpus * part)
+            self.cores[node] += sign * math.ceil(mode.millicores * part)
             self.memory[node] += sign * math.ceil(mode.memory * part)
             for device in here if mode.gpus else ():
                 self.share[device] += sign * mode.share
@@ -73,7 +73,7 @@ class Room:
         return sum(seats)
 
     def fits_on(self, mode: Mode, node: int) -> bool:
-        if mode.cpus > self.cores[node] or mode.memory > self.memory[node] or not mode.allows(node):
+        if mode.millicores > self.cores[node] or mode.memory > self.memory[node] or not mode.allows(node):
             return False
         return self.cluster.nodes[node].cpu.type is mode.type if mode.on_cpu else self.seats(mode, node) >= mode.gpus
 

@@ -7,6 +7,8 @@ whole.  `gpu_spec` names the types a pod may run on, alternatives separated by a
 
 Left out and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
 phase the column `status`.  Most pods come after day 108: `trim: true` leaves out what is before.
+A list of requests without the three times is read with `duration`: the pods come in the order of the file, one a
+second, and run that long.
 Nodes: sn, cpu_milli, memory_mib, gpu, model.
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).
@@ -19,20 +21,27 @@ from pathlib import Path
 from typing import Any
 
 from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.job_rows import Cut, JobLog, Table, TypeNames, job_log
+from sim.model.units import Seconds, shown
+from sim.workload.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
+from sim.workload.text_rows import numbered_lines
 
-NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
+NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+TIMES = ("creation_time", "deletion_time", "scheduled_time")
 OPTIONAL = ("gpu_spec", "qos", "pod_phase")
 NODES = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 MIB = 2**20
 
 
 @job_log
-def read(log: JobLog) -> JobLog:
+def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
     """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternatives of types, those that never started."""
-    for line, cells in Table(log, NEEDED, OPTIONAL):
+    needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
+    if duration is not None and needed is not NEEDED:
+        log.fail("has times of its own; leave out duration")
+    for line, cells in Table(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
         demands = [log.number(line, name, cell) for name, cell in zip(NEEDED[1:5], cells[1:5], strict=True)]
+        if duration is not None:
+            cells[5:8] = f"{log.seen}", f"{log.seen + duration!r}", f"{log.seen}"
         created = log.number(line, "creation_time", cells[5])
         deleted = log.number(line, "deletion_time", cells[6], blank=math.nan)
         started = log.number(line, "scheduled_time", cells[7], blank=math.nan)
@@ -59,6 +68,12 @@ def read(log: JobLog) -> JobLog:
                 cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
             )  # fmt: skip
     return log
+
+
+def _has_times(path: Path) -> bool:
+    """Does the header name any of the three times?"""
+    header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "")
+    return any(name in header.casefold() for name in TIMES)
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:

@@ -45,9 +45,9 @@ _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?
 PARQUET = (".parquet", ".pq")
 
 
-def read(path: ExistingFile) -> TaskTable:
+def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
     """The task table in a file; ScenarioError naming file, line and column of everything wrong with it."""
-    return _Reader(Path(path)).table()
+    return _Reader(Path(path), columns or {}).table()
 
 
 def write(table: TaskTable, path: str | Path) -> None:
@@ -130,8 +130,9 @@ def to_frame(table: TaskTable) -> pd.DataFrame:
 class _Reader:
     """Reads one file, collecting problems."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, names: dict[str, str]):
         self.path = path
+        self.names = names
         self.parquet = path.suffix.lower() in PARQUET
         self.problems: list[Problem] = []
         self.unnamed = 0
@@ -139,6 +140,10 @@ class _Reader:
 
     def table(self) -> TaskTable:
         arrow = self._arrow()
+        for name in self.names:
+            if name not in arrow.column_names:
+                self._column_problem(f'there is no column "{name}" to take for {self.names[name]}')
+        arrow = arrow.rename_columns([self.names.get(name, name) for name in arrow.column_names])
         columns = list(arrow.column_names)
         self._check_columns(columns)
         count = arrow.num_rows

@@ -125,7 +125,7 @@ class Compute:
             factor = state.frequency / state.slowdown
             power = device.type.power.busy - device.type.power.idle
             if mode.on_cpu:
-                part = mode.cpus / 1000
+                part = mode.millicores / 1000
             else:
                 part = mode.share / WHOLE
                 engines = state.engines
@@ -228,7 +228,7 @@ class Compute:
                 insort(state.engines.staged, launch)
         mode = launch.placement.mode
         power = mode.type.power
-        stages.busy_rate = mode.gpu_share or mode.cpus / 1000
+        stages.busy_rate = mode.gpu_share or mode.millicores / 1000
         stages.watts = stages.busy_rate * (power.busy - power.idle)
         if self.materialised is not None:
             self.materialised(launch)

@@ -231,6 +231,6 @@ class Ends:
 
 def _only_gpus(node: NodeState, mode: Mode) -> bool:
     """Is there nothing that a mode lacks on a node but accelerators?"""
-    if mode.cpus > node.cpu_free or mode.memory > node.mem_free:
+    if mode.millicores > node.cpu_free or mode.memory > node.mem_free:
         return False
     return mode.nodes is None or bool(mode.nodes & node.bit)

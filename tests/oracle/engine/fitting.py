@@ -115,7 +115,7 @@ class Fitting:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]
         if index.simple:
-            kind, gpus, cpus, memory = index.kind, mode.gpus, mode.cpus, mode.memory
+            kind, gpus, cpus, memory = index.kind, mode.gpus, mode.millicores, mode.memory
             for number in changed:
                 node = nodes[number]
                 if (

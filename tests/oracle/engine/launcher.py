@@ -250,7 +250,7 @@ class Launcher:
             mode = launch.placement.mode
             for device in launch.placement.devices:
                 state = self.capacity.of[device.index]
-                state.saving.append((now + saving, mode.share or mode.cpus))
+                state.saving.append((now + saving, mode.share or mode.millicores))
                 state.normal = False
         return saving
 

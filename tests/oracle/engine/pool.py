@@ -35,7 +35,7 @@ class PoolEnds:
         """Will counting do for this mode, and for all that runs?"""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
             return False
-        if mode.cpus or mode.memory or not self.capacity.index_of(mode).simple:
+        if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
             return False
         return self._known()
 

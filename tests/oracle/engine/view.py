@@ -161,7 +161,7 @@ class EngineView:
             placement, gpu, node = only
             if mode.limited and not self._capacity.mask(mode):
                 return None
-            room = gpu.takes(mode) and mode.cpus <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            room = gpu.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
             return placement if room and (task is None or self.holds(task, placement)) else None
         if mode.on_cpu or mode.gpus != 1:
             return self._first(mode)
@@ -280,7 +280,7 @@ class EngineView:
         mode = placement.mode
         transfers = self._simulation.launcher.transfers
         now = self.now
-        needed = mode.share or mode.cpus
+        needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.left - needed) for state in states)
         left = [self._left(task) for task in tasks]

@@ -1,0 +1,148 @@
+"""Write docs/gallery.md and its pictures from what the gallery's entries recorded.
+
+    python docs/make_gallery.py              writes the page, and the pictures of docs/gallery
+    python docs/make_gallery.py --check      exit code 1 if the page is not what would be written now
+
+`hetsim gallery NAME --record` runs an entry and records what comes out; this only reads it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from sim.gallery import Entry, Outcome, entries
+from sim.gallery.outcome import number, recorded, sentence
+from sim.gallery.schema import Table
+
+HERE = Path(__file__).parent
+PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
+MOST_ROWS = 40
+"""Rows of a table on the page; a longer one is told by its picture and its sentence."""
+
+
+def page() -> str:
+    return "\n".join(_page()).rstrip() + "\n"
+
+
+def _page() -> Iterator[str]:
+    yield "# Gallery of published results"
+    yield ""
+    yield "<!-- Made from what the entries recorded by docs/make_gallery.py; do not edit. -->"
+    yield ""
+    yield "Published results, with their authors' own inputs and figures: what the paper says, what hetsim gives, why"
+    yield "they differ. `hetsim gallery` lists the entries, `hetsim gallery NAME` runs one and prints this table,"
+    yield "`hetsim gallery NAME --short` takes seconds. The inputs lie in `scenarios/published`, with notices of their"
+    yield "licenses; how to add an entry is told in CONTRIBUTING."
+    yield ""
+    yield "| entry | what | outcome | time |"
+    yield "| --- | --- | --- | --- |"
+    found = [(entry, recorded(entry)) for entry in entries()]
+    for entry, outcome in found:
+        told = sentence(outcome.comparison()).partition(";")[0]
+        yield f"| [{entry.name}](#{anchor(entry)}) | {entry.expected.title} | {told} | {seconds(outcome)} |"
+    for entry, outcome in found:
+        yield from _entry(entry, outcome)
+
+
+def anchor(entry: Entry) -> str:
+    return entry.name.lower()
+
+
+def seconds(outcome: Outcome) -> str:
+    return f"{outcome.seconds:,.0f} s" if outcome.seconds < 120 else f"{outcome.seconds / 60:,.0f} min"
+
+
+def _entry(entry: Entry, outcome: Outcome) -> Iterator[str]:
+    expected = entry.expected
+    comparison = outcome.comparison()
+    yield ""
+    yield f"## {entry.name}"
+    yield ""
+    link = f" [Paper]({expected.link})." if expected.link else ""
+    yield f"{expected.title}. {expected.paper}.{link} Source of the figures: {expected.source}."
+    yield ""
+    if expected.measured_on:
+        yield f"The figures were measured on a real machine: {expected.measured_on}."
+        yield ""
+    yield f"**{capital(sentence(comparison))}.** `hetsim gallery {entry.name}` takes {seconds(outcome)}."
+    for text in (expected.property, expected.differences):
+        if text:
+            yield ""
+            yield text
+    for table in expected.tables:
+        yield from _table(entry, table, comparison)
+
+
+def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str]:
+    rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
+    missing = int((comparison["table"] == table.name).sum()) - len(rows)
+    yield ""
+    yield f"### {table.title or table.name}"
+    yield ""
+    if not len(rows):
+        yield "Not run."
+        return
+    if table.picture != "none" and (PICTURES / f"{_file(entry, table)}").exists():
+        yield f"![{table.title or table.name}: the paper's figures and hetsim's](gallery/{_file(entry, table)})"
+        yield ""
+    tail = f" {missing} further figures were not run." if missing else ""
+    if len(rows) > MOST_ROWS:
+        good = int(rows["within"].dropna().astype(bool).sum())
+        yield f"{good} of {len(rows)} figures are within the tolerance ({table.tolerance.text}).{tail}"
+        return
+    axes = [axis for axis in table.axes if axis in rows and rows[axis].notna().any()]
+    yield f"Tolerance: {table.tolerance.text}.{tail}"
+    yield ""
+    yield "| " + " | ".join([*axes, "figure", "paper", "hetsim", "difference", "within"]) + " |"
+    yield "| --- " * (len(axes) + 5) + "|"
+    for row in rows.to_dict("records"):
+        value = table.values[row["value"]]
+        unit = f" {value.unit}" if value.unit else ""
+        spread = f" ± {number(row['paper_deviation'])}" if row["paper_deviation"] else ""
+        paper = "–" if row["paper"] != row["paper"] else number(row["paper"]) + spread + unit
+        difference = "–" if row["difference"] != row["difference"] else number(row["difference"]) + unit
+        within = "" if row["within"] is None or row["within"] != row["within"] else "yes" if row["within"] else "no"
+        cells = [*(str(row[axis]) for axis in axes), value.label or row["value"], paper, number(row["hetsim"]) + unit]
+        yield "| " + " | ".join([*cells, difference, within]) + " |"
+
+
+def _file(entry: Entry, table: Table) -> str:
+    return f"{entry.name}-{table.name.replace(' ', '-')}.png"
+
+
+def capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def pictures() -> None:
+    """Draw the pictures of all that was recorded."""
+    from sim.model.files import write_whole
+    from sim.plots.gallery import bars
+
+    PICTURES.mkdir(exist_ok=True)
+    for entry in entries():
+        comparison = recorded(entry).comparison()
+        for table in entry.expected.tables:
+            picture = bars(comparison, table)
+            if picture is not None:
+                target = PICTURES / _file(entry, table)
+                write_whole(target, lambda file, shown=picture: shown.savefig(file, dpi=80))  # type: ignore[misc]
+
+
+def main(arguments: list[str]) -> int:
+    if "--check" in arguments:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print("gallery.md is not what docs/make_gallery.py writes now; run it", file=sys.stderr)
+        return 1
+    pictures()
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Orders by how long a task has waited for its size: `wfp3` and `unicep`.
+
+Decides when.  The urgency of a task grows with its wait, at a rate that depends on its estimated time and its number of
+processors (GPUs, else cores), so the queue is sorted anew in every round; the most urgent goes first, ties by arrival.
+Reference: Tang, Lan, Desai, Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster 2009).
+Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
+Cost: a pass with NumPy over the waiting tasks a round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.model.tasks import WAITING, Task
+from sim.policy import (
+    EVERYWHERE,
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Discipline,
+    ListScheduler,
+    PlacementRule,
+    PlanProblem,
+    Start,
+    View,
+    nodes_of,
+)
+
+ROUND_COST = 1e-6
+"""Seconds that a waiting task adds to a round."""
+
+
+class Waited(ListScheduler):
+    """Sorts the waiting tasks by urgency in every round.
+
+    placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
+    discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
+    may start.
+    """
+
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block"):
+        super().__init__(placement=placement, discipline=discipline)
+        self._waiting: dict[int, tuple[Task, float, float, float]] = {}
+        """By row: the task, when it became ready, its estimated seconds, its processors."""
+
+    def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
+        """The greatest goes first."""
+        raise NotImplementedError
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
+
+    def ready(self, task: Task) -> None:
+        mode = task.modes[task.modes_by_speed()[0]]
+        self._waiting[task.index] = (task, task.ready, task.shortest_estimate, mode.width)
+
+    def _ranked(self, now: float) -> list[Task]:
+        """The waiting tasks, the most urgent first."""
+        gone = [row for row, entry in self._waiting.items() if entry[0].state != WAITING]
+        for row in gone:
+            del self._waiting[row]
+        if not self._waiting:
+            return []
+        tasks = [entry[0] for entry in self._waiting.values()]
+        ready, seconds, processors = np.array([entry[1:] for entry in self._waiting.values()]).T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            urgency = np.nan_to_num(self.urgency(now - ready, seconds, processors), nan=0.0, posinf=math.inf)
+        order = np.lexsort([[task.index for task in tasks], [task.arrival for task in tasks], -urgency])
+        return [tasks[position] for position in order.tolist()]
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        closed = 0
+        tasks = self._ranked(view.now)
+        for task in tasks:
+            if closed == EVERYWHERE:
+                break
+            if nodes_of(task) & closed:
+                continue
+            placement = self.place(task, view)
+            if placement is not None:
+                yield Start(task, placement)
+            elif self.discipline == "block" and not view.over_limit(task):
+                closed |= nodes_of(task)
+        # The order changes with time: whatever happens, another task may have become the head and fit.
+        yield WAIT_FOR_CHANGE if any(task.state == WAITING for task in tasks) else WAIT_FOR_READY
+
+
+class Wfp3(Waited):
+    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length."""
+
+    def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (wait / seconds) ** 3 * processors
+        return found
+
+
+class Unicep(Waited):
+    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first; narrow, short tasks.
+
+    A task of one processor goes before all that need more as soon as it has waited at all.
+    """
+
+    def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
+        found: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
+        return found

@@ -1,0 +1,306 @@
+"""The six placements of Weng et al. as their simulator scores them: `random_atc23`, `dot_product_atc23`,
+`gpu_clustering_atc23`, `gpu_packing_atc23`, `best_fit_atc23`, `fgd_atc23`.
+
+A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
+the smallest name of a node.  Of a node's GPUs a fraction takes the fullest that fits, under `random_atc23` any, under
+`fgd_atc23` the first of the best score; whole GPUs are the first idle ones.  The free policies of similar names
+(`random`, `dot_product`, `gpu_clustering`, `gpu_packing`, `best_fit`, `fgd`) compare exact values and break ties by
+what is left instead.
+
+Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).
+Weakness: no bound is known of any; whole scores make many nodes equal, so the names of nodes decide.
+Cost: a few NumPy operations over the nodes that fit; of `fgd_atc23` as of `fgd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.placement_rules.choice import Totals, equally_fast, first_across, on_gpu
+from policies.placement_rules.fragmentation import Mix, NodeStates
+from sim.model.cluster import WHOLE
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+TOP = 100
+"""The greatest score of a node."""
+TYPICAL = 0.95
+"""Share of the tasks whose requests make the typical mix of `fgd_atc23`: the most frequent ones."""
+ROUNDING = 1e-9
+"""A score this little below a whole number is that number."""
+
+
+class Scored:
+    """The node of the greatest whole score, of equal ones that with the smallest name."""
+
+    def __init__(self) -> None:
+        self._rank: np.ndarray | None = None
+        """Place of each node in the order of names."""
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        if self._rank is None:
+            names = sorted(range(len(view.cluster.nodes)), key=lambda node: view.cluster.nodes[node].name)
+            self._rank = np.empty(len(names), dtype=np.int64)
+            self._rank[names] = np.arange(len(names))
+            self.begin(view)
+        self.look(task, view)
+        for modes in equally_fast(task):
+            placement = self._place(task, modes, view)
+            if placement is not None:
+                self.placed(task, placement)
+                return placement
+        return None
+
+    def begin(self, view: View) -> None:
+        """Before the first task."""
+
+    def look(self, task: Task, view: View) -> None:
+        """Before each task: take in what has changed."""
+
+    def placed(self, task: Task, placement: Placement) -> None:
+        """The task is about to start there."""
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        """Scores of nodes where a mode fits; `owner` says which of the modes, which differ in the type of GPU only."""
+        raise NotImplementedError
+
+    def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        """A fraction of one of the node's GPUs."""
+        return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))
+
+    def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
+        assert self._rank is not None
+        nodes, owner = _fitting(modes, view)
+        if not len(nodes):
+            return first_across(task, modes, view)
+        score = self.score(modes[0], nodes, owner, modes, view)
+        rank = self._rank[nodes]
+        best = np.flatnonzero(score == score.max())
+        first = best[rank[best].argmin()]
+        placement = self._on(task, modes[int(owner[first])], int(nodes[first]), view)
+        if placement is not None:
+            return placement
+        for place in np.lexsort([rank, -score]).tolist():  # what the columns do not tell is in the way: data, say
+            placement = self._on(task, modes[int(owner[place])], int(nodes[place]), view)
+            if placement is not None:
+                return placement
+        return None
+
+    def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        if not mode.gpus or mode.whole:
+            return view.on_node(mode, node, task)
+        return self.gpu(task, mode, node, view)
+
+
+class RandomAtc23(Scored):
+    """Any node on which the task fits, each as likely, whatever its type of GPU; of a fraction any GPU of it."""
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        found = np.zeros(len(nodes), dtype=np.int64)
+        found[view.random.integers(len(nodes))] = TOP
+        return found
+
+    def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        return on_gpu(task, mode, node, view, view.random.permutation(view.nodes.accelerators.share.shape[1]))
+
+
+class _Weighing(Scored):
+    """Cores and GPUs, each as a fraction of the largest node."""
+
+    def begin(self, view: View) -> None:
+        totals = Totals(view.cluster)
+        self._cores, self._gpus = max(float(totals.cores.max()), 1.0), max(float(totals.gpus.max()), 1.0)
+
+    def free(self, nodes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
+        """Free cores and GPUs of nodes."""
+        columns = view.nodes
+        gpus = columns.accelerators.share[nodes].sum(axis=1) / WHOLE
+        return columns.cores[nodes], gpus
+
+
+class DotProductAtc23(_Weighing):
+    """The least product of demand and what is free, over cores and GPUs: 100 (1 - half their sum)."""
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        cores, gpus = self.free(nodes, view)
+        asked_cores, asked_gpus = mode.cpus / self._cores, mode.gpu_share / self._gpus
+        return whole(TOP * (1 - (cores / self._cores * asked_cores + gpus / self._gpus * asked_gpus) / 2))
+
+
+class BestFitAtc23(_Weighing):
+    """The node with the least left once the task is there, half by cores and half by GPUs."""
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        cores, gpus = self.free(nodes, view)
+        left = (cores - mode.cpus) / self._cores + (gpus - mode.gpu_share) / self._gpus
+        return whole(TOP * (1 - left / 2))
+
+
+class GpuPackingAtc23(Scored):
+    """GPUs in use before idle GPUs of nodes in use, and idle nodes last; a task without a GPU scores 0 everywhere."""
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        if not mode.gpus:
+            return np.zeros(len(nodes), dtype=np.int64)
+        single = view.nodes.accelerators
+        share, there = single.share[nodes], single.kind[nodes] >= 0
+        count, idle = there.sum(axis=1), (there & (share == WHOLE)).sum(axis=1)
+        idle_node = np.maximum(TOP // 3 - idle, idle)
+        if mode.whole:
+            return np.where(idle == count, idle_node, max(TOP // 2 - mode.gpus, TOP // 3))
+        types = np.array([single.types.index(one.type.name) for one in modes])
+        takes = (single.kind[nodes] == types[owner][:, np.newaxis]) & (share >= mode.share)
+        least = np.where(takes, share, 2 * WHOLE).min(axis=1)
+        in_use = np.maximum(TOP - least * 100 // WHOLE // 10, TOP // 2)
+        used_node = np.where(least < WHOLE, in_use, max(TOP // 2 - 1, TOP // 3))
+        return np.where(idle == count, idle_node, used_node)
+
+
+class GpuClusteringAtc23(Scored):
+    """Nodes that hold tasks of the same kind only, then some of it, then idle ones; among equals the fullest.
+
+    Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
+    """
+
+    def begin(self, view: View) -> None:
+        self._kinds: dict[int, np.ndarray] = {}
+        """By kind (0: fractions): how many tasks of it run on each node."""
+        self._placed: dict[int, list[tuple[Task, int]]] = {}
+        self._seen = -1
+        self._largest = max((len(node.accelerators) for node in view.cluster.nodes), default=1) or 1
+
+    def look(self, task: Task, view: View) -> None:
+        view.nodes.refresh()
+        single = view.nodes.accelerators
+        changed = np.flatnonzero(single.stamp > self._seen).tolist()
+        self._seen = single.look
+        for node in changed:
+            tasks = self._placed.get(node)
+            if not tasks:
+                continue
+            here = [(one, kind) for one, kind in tasks if _runs_on(one, node, view)]
+            for _, kind in tasks:
+                self._kinds[kind][node] = 0
+            for _, kind in here:
+                self._kinds[kind][node] += 1
+            self._placed[node] = here
+
+    def placed(self, task: Task, placement: Placement) -> None:
+        kind = _kind(placement.mode)
+        if kind is not None:
+            if kind not in self._kinds:
+                assert self._rank is not None
+                self._kinds[kind] = np.zeros(len(self._rank), dtype=np.int64)
+            for node in dict.fromkeys(device.node for device in placement.devices):
+                self._placed.setdefault(node, []).append((task, kind))
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        none = np.zeros(len(nodes), dtype=np.int64)
+        kind = _kind(mode)
+        if kind is None:
+            return none
+        same = self._kinds[kind][nodes] > 0 if kind in self._kinds else none > 0
+        kinds = sum(((held[nodes] > 0).astype(np.int64) for held in self._kinds.values()), none)
+        most = self._largest * WHOLE
+        fullness = TOP // 4 * (most - view.nodes.accelerators.share[nodes].sum(axis=1)) // most
+        level = np.where(same, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))
+        return fullness + TOP // 4 * level
+
+
+class FgdAtc23(Scored):
+    """The least rise of the expected fragmentation, as 100 / (1 + exp(rise)) cut to a whole number.
+
+    The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
+    many as make 95 % of the tasks; host memory is no part of it.
+    """
+
+    def begin(self, view: View) -> None:
+        self._states = NodeStates(view, memory=False)
+        self._mix = Mix(view.request_mix(), TYPICAL, memory=False)
+        self._scores: dict[Mode, np.ndarray] = {}
+
+    def look(self, task: Task, view: View) -> None:
+        self._states.refresh(view)
+
+    def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
+        found = np.zeros(len(nodes), dtype=np.int64)
+        for number, one in enumerate(modes):
+            rows = owner == number
+            found[rows] = self._of_states(one, self._states.of[nodes[rows]])
+        return found
+
+    def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+        rises = self._mix.rises(self._states.states[int(self._states.of[node])], mode)
+        points = {free: int(_points(np.array([rise]))[0]) for free, rise in rises.items()}
+        share = view.nodes.accelerators.share[node]
+        score = np.array([points.get(int(free), -1) for free in share.tolist()])
+        return on_gpu(task, mode, node, view, np.argsort(-score, kind="stable"))
+
+    def _of_states(self, mode: Mode, states: np.ndarray) -> np.ndarray:
+        """Scores by state, each computed once for a mix."""
+        known = self._scores.get(mode)
+        if known is None or len(known) < self._states.count:
+            longer = np.full(max(64, 2 * self._states.count), -1, dtype=np.int64)
+            if known is not None:
+                longer[: len(known)] = known
+            known = self._scores[mode] = longer
+        missing = np.unique(states[known[states] < 0])
+        if len(missing):
+            rises = self._mix.least_rises([self._states.states[number] for number in missing.tolist()], mode)
+            known[missing] = _points(rises)
+        found: np.ndarray = known[states]
+        return found
+
+
+def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes on which one of the modes fits, which differ in the type of device only, and which mode that is.
+
+    For whole GPUs and fractions the columns tell it at once for all types, without an index for each mode.
+    """
+    first = modes[0]
+    if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
+               for mode in modes):  # fmt: skip
+        fitting = [view.nodes.candidates(mode) for mode in modes]
+        return np.concatenate(fitting), np.repeat(np.arange(len(modes)), [len(found) for found in fitting])
+    columns = view.nodes
+    columns.refresh()
+    single = columns.accelerators
+    mode_of = np.full(len(single.types) + 1, -1)  # the last is for places without an accelerator
+    for number, mode in enumerate(modes):
+        mode_of[single.types.index(mode.type.name)] = number
+    host = (columns.cores * 1000 >= first.millicores - 0.5) & (columns.memory >= first.memory)
+    nodes = np.flatnonzero(host)
+    owners = mode_of[single.kind[nodes]]
+    takes = (owners >= 0) & (single.share[nodes] >= first.share)
+    if first.gpu_memory:
+        takes &= single.room[nodes] >= first.gpu_memory
+    fits = takes.sum(axis=1) >= first.gpus
+    owner = np.take_along_axis(owners, takes.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
+    return nodes[fits], owner[fits]
+
+
+def whole(score: np.ndarray) -> np.ndarray:
+    """A score cut to a whole number."""
+    return np.floor(score + ROUNDING).astype(np.int64)
+
+
+def _points(rise: np.ndarray) -> np.ndarray:
+    """Score of a rise of fragmentation, in GPUs."""
+    return whole(TOP / (1 + np.exp(rise)))
+
+
+def _kind(mode: Mode) -> int | None:
+    """0 for a fraction of a GPU, else the number of GPUs; None without any."""
+    if not mode.gpus:
+        return None
+    return mode.gpus if mode.whole else 0
+
+
+def _runs_on(task: Task, node: int, view: View) -> bool:
+    placement = view.placement_of(task)
+    return placement is not None and any(device.node == node for device in placement.devices)

@@ -1,0 +1,350 @@
+"""An entry of the gallery: read, checked, and as the list of cases that it consists of."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from sim.errors import Problem, ScenarioError, UnknownName, UsageError
+from sim.gallery.schema import Axis, Expected, Table, Way
+from sim.scenario import document as documents
+from sim.scenario.problems import translate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXPECTED = "expected.yaml"
+RECORDED = "recorded.csv"
+"""What came out when the entry was run last, beside its expected file."""
+
+Labels = tuple[tuple[str, str], ...]
+"""Axes and values of a case, in the order of the axes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario as it is run for a table."""
+
+    table: str
+    labels: Labels
+    source: Path | str
+    policy: Any
+    overrides: tuple[tuple[str, Any], ...]
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{axis} {value}" for axis, value in self.labels) or "the scenario"
+
+
+@dataclass
+class Entry:
+    """One entry: what its expected file says, and where it lies."""
+
+    name: str
+    path: Path
+    expected: Expected
+    document: documents.Document = field(repr=False)
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    def problem(self, key: tuple[str | int, ...], message: str) -> ScenarioError:
+        return ScenarioError(self.document.problem(key, message))
+
+    def scenario_of(self, given: str | None, key: tuple[str | int, ...]) -> Path | str:
+        """A scenario that the expected file names: a file relative to it, or a shipped one."""
+        if given is None:
+            beside = self.folder.parent / f"{self.folder.name}.yaml"
+            if beside.exists():
+                return beside
+            raise self.problem(("scenario",), f"there is no {beside}; name the scenario")
+        if given.endswith((".yaml", ".yml")) or "/" in given:
+            path = self.folder / given
+            if not path.exists():
+                raise self.problem(key, f"there is no file {path}")
+            return path
+        from sim.scenario.shipped import find
+
+        try:
+            return find(given)
+        except UnknownName as error:
+            raise self.problem(key, str(error)) from None
+
+    @cached_property
+    def figures(self) -> dict[str, pd.DataFrame]:
+        """The authors' figures by table: axes as texts, values as numbers."""
+        return {table.name: self._figures(number, table) for number, table in enumerate(self.expected.tables)}
+
+    def _figures(self, number: int, table: Table) -> pd.DataFrame:
+        import pandas as pd
+
+        key = ("tables", number, "figures")
+        if isinstance(table.figures, str):
+            frame = self._csv(table.figures, key)
+        else:
+            frame = pd.DataFrame(table.figures).astype(str)
+        for column, wanted in table.where.items():
+            self._has(frame, column, ("tables", number, "where", column), table)
+            frame = frame[frame[column] == str(wanted)]
+        if not len(frame):
+            raise self.problem(key, f"no row of the figures is left for table {table.name}")
+        if table.wide is not None:
+            for column in table.wide.columns:
+                self._has(frame, column, ("tables", number, "wide", "columns", column), table)
+            kept = [column for column in frame if column not in table.wide.columns]
+            frame = frame.melt(kept, list(table.wide.columns), table.wide.axis, table.wide.value)
+            frame[table.wide.axis] = frame[table.wide.axis].map(table.wide.columns)
+        for column, value in table.values.items():
+            self._has(frame, column, ("tables", number, "values", column), table)
+            frame[column] = pd.to_numeric(frame[column], errors="coerce")
+            if frame[column].isna().any():
+                raise self.problem(key, f'column "{column}" has a cell that is no number')
+            if value.column is not None:
+                self._has(frame, value.key, ("tables", number, "values", column, "key"), table)
+        if table.seeds is not None:
+            self._has(frame, table.seeds, ("tables", number, "seeds"), table)
+        return frame.reset_index(drop=True)
+
+    def _csv(self, name: str, key: tuple[str | int, ...]) -> pd.DataFrame:
+        import pandas as pd
+
+        path = self.folder / name
+        if not path.is_file():
+            raise self.problem(key, f"there is no file {path}")
+        try:
+            return pd.read_csv(path, dtype=str, keep_default_na=False)
+        except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
+            raise self.problem(key, f"{path} cannot be read as a table: {error}") from None
+
+    def _has(self, frame: pd.DataFrame, column: str, key: tuple[str | int, ...], table: Table) -> None:
+        if column not in frame:
+            there = ", ".join(map(str, frame.columns))
+            raise self.problem(key, f'the figures of table {table.name} have no column "{column}"; they have {there}')
+
+    def table(self, name: str) -> Table:
+        return next(table for table in self.expected.tables if table.name == name)
+
+    # Cases --------------------------------------------------------------------------------------------------------
+
+    def ways(self, number: int, table: Table) -> dict[str, dict[str, Way]]:
+        """By axis and value, what is changed in the scenario; `beside` values included."""
+        return {name: self._ways(number, table, name, axis) for name, axis in table.axes.items()}
+
+    def _ways(self, number: int, table: Table, name: str, axis: Axis) -> dict[str, Way]:
+        key = ("tables", number, "axes", name)
+        figures = self.figures[table.name]
+        found = list(dict.fromkeys(figures[name])) if name in figures else None
+        if axis.values is not None:
+            missing = [value for value in found or [] if value not in axis.values]
+            if missing:
+                told = f'the figures have {name} "{missing[0]}", and nothing is said of how it is run'
+                raise self.problem((*key, "values"), f"{told}; there are {', '.join(axis.values)}")
+            if found is not None and (extra := [value for value in axis.values if value not in found]):
+                told = f'the figures of table {table.name} have nothing of {name} "{extra[0]}"'
+                raise self.problem((*key, "values", extra[0]), f"{told}; put it under beside if that is meant")
+            ways = dict(axis.values)
+        else:
+            assert axis.each is not None
+            rows: dict[str, dict[str, str]]
+            if axis.table is None:
+                if found is None:
+                    raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
+                rows = {value: {name: value} for value in found}
+            else:
+                rows = self._rows(axis, name, (*key, "table"))
+                if found is not None and (missing := [value for value in found if value not in rows]):
+                    raise self.problem((*key, "table"), f'{axis.table} has no row for {name} "{missing[0]}"')
+                rows = {value: row for value, row in rows.items() if found is None or value in found}
+            ways = {value: filled(axis.each, value, row) for value, row in rows.items()}
+        return ways | dict(axis.beside)
+
+    def _rows(self, axis: Axis, name: str, key: tuple[str | int, ...]) -> dict[str, dict[str, str]]:
+        assert axis.table is not None
+        frame = self._csv(axis.table, key)
+        for column, wanted in axis.where.items():
+            if column not in frame:
+                raise self.problem(key, f'{axis.table} has no column "{column}"')
+            frame = frame[frame[column] == str(wanted)]
+        if not len(frame):
+            raise self.problem(key, f"{axis.table} has no rows that count")
+        column = name if name in frame else frame.columns[0]
+        return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
+
+    def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
+        """All cases of all tables, or those with one of the chosen values on each axis."""
+        for number, table in enumerate(self.expected.tables):
+            yield from self.cases_of(number, table, chosen)
+
+    def cases_of(self, number: int, table: Table, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
+        """Those of one table, averaged axes included."""
+        ways = self.ways(number, table)
+        kept = {}
+        for axis, values in ways.items():
+            wanted = (chosen or {}).get(axis)
+            kept[axis] = {value: way for value, way in values.items() if wanted is None or value in wanted}
+        figures = self.figures[table.name]
+        have = [axis for axis in ways if axis in figures]
+        there = set(figures[have].itertuples(index=False, name=None)) if have else None
+        source = self.scenario_of(table.scenario or self.expected.scenario, ("tables", number, "scenario"))
+        for combination in itertools.product(*(kept[axis] for axis in ways)):
+            labels = tuple(zip(ways, combination, strict=True))
+            beside = any(value in table.axes[axis].beside for axis, value in labels)
+            if not beside and there is not None and tuple(dict(labels)[axis] for axis in have) not in there:
+                continue  # the authors have no figure of this combination
+            here: Path | str = source
+            policy: Any = None
+            overrides: dict[str, Any] = {}
+            for axis, value in labels:
+                way = ways[axis][value]
+                policy = way.policy if way.policy is not None else policy
+                overrides |= way.set
+                if way.scenario is not None:
+                    here = self.scenario_of(way.scenario, ("tables", number, "axes", axis))
+            yield Case(table.name, labels, here, policy, tuple(overrides.items()))
+
+    def short_cases(self) -> Iterator[tuple[Case, int | None]]:
+        """The cases that are run at every change, and how many replications."""
+        for number, table in enumerate(self.expected.tables):
+            if not table.short:
+                continue
+            chosen = {axis: [str(value) for value in values]
+                      for axis, values in table.short.items() if isinstance(values, list)}  # fmt: skip
+            for axis in chosen:
+                if axis not in table.axes:
+                    raise self.problem(("tables", number, "short", axis), f"table {table.name} has no such axis")
+            count = table.short.get("replications")
+            for case in self.cases_of(number, table, chosen):
+                yield case, count if isinstance(count, int) else None
+
+    # Checks -------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """All that can be known to be wrong before anything runs; ScenarioError lists it."""
+        problems: list[Problem] = []
+        if self.expected.notice is not None and not (self.folder / self.expected.notice).is_file():
+            told = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
+            problems.append(self.document.problem(("notice",), f"{told} with their notice"))
+        for number, table in enumerate(self.expected.tables):
+            try:
+                self._check_table(number, table)
+            except ScenarioError as error:
+                problems += error.problems
+        if problems:
+            raise ScenarioError(list(dict.fromkeys(problems)))
+
+    def _check_table(self, number: int, table: Table) -> None:
+        from sim.scenario.policy_schema import long_form
+        from sim.scenario.scenario import load
+
+        if table.seeds is None and table.tolerance.deviations is not None:
+            raise self.problem(
+                ("tables", number, "tolerance"), "deviations are of the authors' seeds; name their column"
+            )
+        cases = list(self.cases_of(number, table))
+        if not cases:
+            raise self.problem(("tables", number), f"table {table.name} has no case")
+        scenario = load(cases[0].source)
+        proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]
+        for case in cases:
+            if case.policy is not None and case.source == cases[0].source and long_form(case.policy) not in proposed:
+                told = f"the policy of {case.text} is none of those of the scenario {case.source}"
+                raise self.problem(
+                    ("tables", number, "axes"), f"{told} (policy, sweep.policy): put it into one of both"
+                )
+        if table.seeds is not None:
+            seeds = self.figures[table.name][table.seeds].nunique()
+            runs = self.replications(table, scenario)
+            if seeds != runs:
+                told = f"the figures have {seeds} seeds, and the scenario {cases[0].source} makes {runs} replications"
+                raise self.problem(("tables", number, "seeds"), f"{told}: means would not be of equally many")
+
+    @staticmethod
+    def replications(table: Table, scenario: Any) -> int:
+        """Runs of each case."""
+        if table.replications is not None:
+            return table.replications
+        count = scenario.model.replications
+        return count if isinstance(count, int) else 10
+
+
+def _proposals(raw: Mapping[str, Any]) -> list[Any]:
+    sweep = raw.get("sweep")
+    found = sweep.get("policy", []) if isinstance(sweep, Mapping) else []
+    return list(found.values()) if isinstance(found, Mapping) else list(found) if isinstance(found, list) else []
+
+
+_PLACE = re.compile(r"\{(\w*)\}")
+
+
+def filled(way: Way, value: str, row: Mapping[str, str]) -> Way:
+    """A pattern with the value, and the columns of its row, in place of `{}` and `{column}`."""
+
+    def fill(given: Any) -> Any:
+        if isinstance(given, str) and _PLACE.search(given):
+            text = _PLACE.sub(lambda found: row.get(found[1], "") if found[1] else value, given)
+            return documents.resolve(text)
+        if isinstance(given, Mapping):
+            return {key: fill(inner) for key, inner in given.items()}
+        if isinstance(given, list):
+            return [fill(inner) for inner in given]
+        return given
+
+    return replace_way(way, {key: fill(inner) for key, inner in way.set.items()}, fill(way.policy))
+
+
+def replace_way(way: Way, set_: dict[str, Any], policy: Any) -> Way:
+    return way.model_copy(update={"set": set_, "policy": policy})
+
+
+# Where entries are ------------------------------------------------------------------------------------------------
+
+
+def shipped() -> dict[str, Path]:
+    """The expected files that ship, by name of the entry."""
+    from sim.scenario.shipped import _folder
+
+    folder = _folder()
+    found = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
+    return {path.parent.name: path for path in found}
+
+
+def entry(name: str | Path) -> Entry:
+    """The entry of that name, or of an expected file or its folder; ScenarioError for what is wrong with it."""
+    known = shipped()
+    path = Path(name)
+    if str(name) in known:
+        path = known[str(name)]
+    elif path.is_dir() and (path / EXPECTED).exists():
+        path = path / EXPECTED
+    elif not path.exists():
+        if path.suffix in (".yaml", ".yml") or "/" in str(name):
+            raise ScenarioError(Problem("there is no such file", file=str(name)))
+        raise UnknownName("entry of the gallery", str(name), known, " (hetsim gallery lists them)")
+    elif path.is_dir():
+        raise UsageError(f"{path}: there is no {EXPECTED} in this folder")
+    return read(path)
+
+
+def entries() -> list[Entry]:
+    """All that ship, by name."""
+    return [read(path) for path in shipped().values()]
+
+
+def read(path: Path) -> Entry:
+    """The entry of an expected file."""
+    document = documents.read(path)
+    if not isinstance(document.data, Mapping):
+        raise ScenarioError(document.problem((), "an expected file is a mapping"))
+    try:
+        expected = Expected.model_validate(document.data)
+    except ValidationError as error:
+        raise ScenarioError([replace(p) for p in translate(error, document, Expected)]) from None
+    return Entry(path.resolve().parent.name, path, expected, document)

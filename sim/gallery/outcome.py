@@ -1,0 +1,342 @@
+"""Run the cases of an entry, and set what comes out beside the authors' figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from sim.gallery.entry import RECORDED, Case, Entry
+from sim.gallery.schema import Table, Tolerance, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sim.results.result import Result
+
+EQUAL = 1e-6
+"""Seconds by which two times of a task may differ and be the same."""
+COLUMNS = ("table", "case", "value", "runs", "seconds")
+"""`runs`: what each replication gave, in their order, with spaces between."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One case: the measured values of each replication, and the time that it took."""
+
+    case: Case
+    values: dict[str, list[float]]
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """An entry and what came out of it: rows as recorded, and the comparison."""
+
+    entry: Entry
+    recorded: pd.DataFrame
+
+    def comparison(self) -> pd.DataFrame:
+        """One row for each figure of the authors and each case besides, in their order.
+
+        Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
+        hetsim is NaN and within missing where a case was not run.
+        """
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for number, table in enumerate(self.entry.expected.tables):
+            rows += self._rows(number, table)
+        return pd.DataFrame(rows)
+
+    def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
+        figures = self.entry.figures[table.name]
+        shown = [axis for axis in table.axes if axis in figures]
+        found = self._found(table)
+        groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
+        for case in self.entry.cases_of(number, table):
+            labels = dict(case.labels)
+            key = tuple(labels.get(axis, "") for axis in table.axes if axis in shown)
+            groups.setdefault(key, []).append(case.labels)
+        for key, cases in groups.items():
+            rows = figures
+            for axis, label in zip(shown, key, strict=True):
+                rows = rows[rows[axis] == label]
+            for column, value in table.values.items():
+                paper = of_paper(rows[column].to_numpy(float), value) if len(rows) else (math.nan, math.nan)
+                ours = [found.get((labels, column)) for labels in cases]
+                yield {
+                    "table": table.name,
+                    **dict(zip(shown, key, strict=True)),
+                    "value": column,
+                    **judged(paper, ours, table.tolerance),
+                }
+
+    def _found(self, table: Table) -> dict[tuple[tuple[tuple[str, str], ...], str], tuple[float, float, int]]:
+        mine = self.recorded[self.recorded["table"] == table.name]
+        return {
+            (parsed(row["case"]), row["value"]): mean_and_deviation([float(one) for one in row["runs"].split()])
+            for row in mine.to_dict("records")
+        }
+
+    @property
+    def seconds(self) -> float:
+        """The time that the recorded cases took, on the machine that ran them."""
+        once = self.recorded.drop_duplicates(["table", "case"])
+        return float(once["seconds"].sum())
+
+
+def of_paper(figures: Any, value: Value) -> tuple[float, float]:
+    """Mean and standard deviation over the authors' seeds; of a column, the number of its tasks."""
+    if value.column is not None:
+        return float(len(figures)), 0.0
+    return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
+
+
+def judged(
+    paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
+) -> dict[str, Any]:
+    """The columns of the comparison for one figure; `ours`: of the cases over which the mean is taken."""
+    known = [one for one in ours if one is not None]
+    complete = len(known) == len(ours)
+    mean = sum(one[0] for one in known) / len(known) if known and complete else math.nan
+    deviation = known[0][1] if len(known) == 1 else math.nan
+    runs = sum(one[2] for one in known)
+    allowed, within = allowance(paper, (mean, deviation, runs), tolerance)
+    return {
+        "paper": paper[0], "paper_deviation": paper[1], "hetsim": mean, "deviation": deviation, "runs": runs,
+        "difference": mean - paper[0], "allowed": allowed, "within": within,
+    }  # fmt: skip
+
+
+def allowance(
+    paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
+) -> tuple[float, bool | None]:
+    """How far the figure may be away, and whether it is no farther; None where nothing is to be said."""
+    figure, spread = paper
+    mean, deviation, runs = ours
+    if math.isnan(figure) or math.isnan(mean) or tolerance.shape:
+        return math.nan, None
+    if tolerance.at_most:
+        return 0.0, mean <= figure * (1 + 1e-9)
+    if tolerance.absolute is not None:
+        allowed = tolerance.absolute
+    elif tolerance.relative is not None:
+        allowed = tolerance.relative * abs(figure)
+    elif tolerance.deviations is not None:
+        allowed = tolerance.deviations * spread
+    else:
+        from scipy.special import stdtrit
+
+        assert tolerance.interval is not None
+        if runs < 2:
+            return math.nan, None
+        allowed = float(stdtrit(runs - 1, 0.5 + tolerance.interval / 2)) * deviation / math.sqrt(runs)
+    return allowed, bool(abs(mean - figure) <= allowed * (1 + 1e-9) + 1e-12)
+
+
+# Running ----------------------------------------------------------------------------------------------------------
+
+
+def run(
+    entry: Entry,
+    chosen: Mapping[str, list[str]] | None = None,
+    *,
+    short: bool = False,
+    workers: int = 1,
+    told: Callable[[str], None] | None = None,
+    keep: bool = False,
+) -> Outcome:
+    """Run all cases of an entry, those with the chosen values of axes, or its short ones.
+
+    workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
+    keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
+    """
+    entry.check()
+    work = list(entry.short_cases()) if short else [(case, None) for case in entry.cases(chosen)]
+    rows: list[dict[str, Any]] = []
+    for ran in _ran(entry, work, workers):
+        if told is not None:
+            told(f"{entry.name}: {ran.case.table}: {ran.case.text}: {ran.seconds:.1f} s")
+        rows += _recorded(ran)
+        if keep:
+            record(Outcome(entry, frame(rows)))
+    return Outcome(entry, frame(rows))
+
+
+def frame(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=list(COLUMNS))
+
+
+def _ran(entry: Entry, work: Sequence[tuple[Case, int | None]], workers: int) -> Iterator[Ran]:
+    jobs = [(entry, case, count) for case, count in work]
+    if workers == 1 or len(jobs) < 2:
+        known: dict[str, Ran] = {}
+        for job in jobs:
+            same = _sameness(*job)  # two tables may look at the same runs
+            ran = known.get(same)
+            ran = ran_case(*job) if ran is None else Ran(job[1], ran.values, 0.0)
+            known[same] = ran
+            yield ran
+        return
+    from sim.experiment.executors import as_worker, process_pool
+
+    pool: ProcessPoolExecutor = process_pool(min(workers, len(jobs)), as_worker)
+    with pool:
+        yield from pool.map(_ran_job, jobs)
+
+
+def _sameness(entry: Entry, case: Case, count: int | None) -> str:
+    """Equal for cases that are the same runs, measured in the same way."""
+    table = entry.table(case.table)
+    of_tasks = case.table if any(value.column is not None for value in table.values.values()) else ""
+    return repr((case.source, case.policy, case.overrides, count, table.replications, table.values, of_tasks))
+
+
+def _ran_job(job: tuple[Entry, Case, int | None]) -> Ran:
+    return ran_case(*job)
+
+
+def ran_case(entry: Entry, case: Case, count: int | None = None) -> Ran:
+    """Run the replications of a case, and measure them."""
+    from sim.experiment.jobs import Case as Job
+    from sim.experiment.jobs import simulate
+    from sim.experiment.run import prepare
+
+    begun = perf_counter()
+    table = entry.table(case.table)
+    scenario = prepare(case.source, case.policy, dict(case.overrides))
+    runs = entry.replications(table, scenario) if count is None else count
+    values: dict[str, list[float]] = {column: [] for column in table.values}
+    for replication in range(runs):
+        result = simulate(Job("", scenario), replication, check=False)
+        for column, value in table.values.items():
+            values[column].append(measured(entry, table, case, result, column, value))
+    return Ran(case, values, perf_counter() - begun)
+
+
+def measured(entry: Entry, table: Table, case: Case, result: Result, column: str, value: Value) -> float:
+    """One value of one run."""
+    if value.column is not None:
+        return float(_equal(entry, table, case, result, column, value))
+    assert value.metric is not None
+    if value.start is not None and value.to is not None:
+        from sim.results.metrics import Measured, metric
+        from sim.results.usage import usage
+
+        window = Measured(result)
+        window.low, window.high = value.start, value.to
+        window.__dict__["use"] = usage(result.record, result.modes, value.start, value.to)
+        return metric(value.metric)(window) * value.scale
+    if value.metric in result.notes and isinstance(result.notes[value.metric], int | float):
+        return float(result.notes[value.metric]) * value.scale
+    return result.metric(value.metric) * value.scale
+
+
+def _equal(entry: Entry, table: Table, case: Case, result: Result, column: str, value: Value) -> int:
+    """Tasks whose value is that of the figures, in an order of ids that does not matter."""
+    assert value.column is not None
+    figures = entry.figures[table.name]
+    for axis, label in case.labels:
+        if axis in figures:
+            figures = figures[figures[axis] == label]
+    wanted = dict(zip(figures[value.key].astype(str), figures[column].to_numpy(float), strict=True))
+    tasks = result.tasks
+    found = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
+    return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in found)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
+    """Mean and standard deviation of replications, and their number."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1)) if count > 1 else 0.0
+    return mean, spread, count
+
+
+def _recorded(ran: Ran) -> Iterator[dict[str, Any]]:
+    for column, values in ran.values.items():
+        yield {
+            "table": ran.case.table, "case": written(ran.case.labels), "value": column,
+            "runs": " ".join(f"{value:.10g}" for value in values), "seconds": round(ran.seconds, 1),
+        }  # fmt: skip
+
+
+def written(labels: Sequence[tuple[str, str]]) -> str:
+    """Axes and values of a case as one text."""
+    return "; ".join(f"{axis}={value}" for axis, value in labels)
+
+
+def parsed(text: str) -> tuple[tuple[str, str], ...]:
+    """The inverse of `written`."""
+    parts = [part.partition("=") for part in text.split("; ") if part]
+    return tuple((axis, value) for axis, _, value in parts)
+
+
+# What is kept -----------------------------------------------------------------------------------------------------
+
+
+def recorded(entry: Entry) -> Outcome:
+    """What came out when the entry was run last, from the file beside it; nothing where it was never run."""
+    import pandas as pd
+
+    path = entry.folder / RECORDED
+    if not path.exists():
+        return Outcome(entry, frame([]))
+    table = pd.read_csv(path, keep_default_na=False, dtype={"runs": str})
+    return Outcome(entry, table[list(COLUMNS)])
+
+
+def record(outcome: Outcome) -> None:
+    """Keep what came out beside the entry; cases that were not run again stay."""
+    import pandas as pd
+
+    from sim.model.files import write_text
+
+    before = recorded(outcome.entry).recorded
+    key = ["table", "case", "value"]
+    again = set(outcome.recorded[key].itertuples(index=False, name=None))
+    kept = before[[row not in again for row in before[key].itertuples(index=False, name=None)]]
+    together = pd.concat([kept, outcome.recorded]) if len(kept) else outcome.recorded
+    order = {(case.table, written(case.labels)): place for place, case in enumerate(outcome.entry.cases())}
+    rows: list[dict[Any, Any]] = sorted(
+        together.to_dict("records"), key=lambda row: order.get((row["table"], row["case"]), len(order))
+    )
+    rows = [row for row in rows if (row["table"], row["case"]) in order]
+    write_text(outcome.entry.folder / RECORDED, frame(rows).to_csv(index=False))
+
+
+# In words ---------------------------------------------------------------------------------------------------------
+
+
+def sentence(comparison: pd.DataFrame) -> str:
+    """How many figures are within the tolerance, and the largest difference."""
+    judged_ = comparison[comparison["within"].notna()]
+    missing = int((comparison["hetsim"].isna() & comparison["paper"].notna()).sum())
+    if not len(judged_):
+        return "not run" if missing else "nothing is judged: the paper has a picture and no figures"
+    good = int(judged_["within"].astype(bool).sum())
+    text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
+    outside = judged_[~judged_["within"].astype(bool)]
+    if len(outside):
+        share = outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)
+        worst = outside.iloc[int(share.to_numpy().argmax())]
+        axes = [str(worst[name]) for name in comparison.columns[1 : list(comparison.columns).index("value")]
+                if isinstance(worst[name], str)]  # fmt: skip
+        where = ", ".join([*axes, str(worst["value"])])
+        text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
+    return text
+
+
+def number(value: float) -> str:
+    """A figure for people."""
+    if value != value:
+        return "–"
+    if value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4g}"

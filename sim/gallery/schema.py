@@ -1,0 +1,216 @@
+"""What `expected.yaml` of an entry of the gallery says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sim.model.units import Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, Number
+
+Cell = str | int | float
+
+
+def _joined(value: Any) -> Any:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a text")
+    return " ".join(value.split())
+
+
+Text = Annotated[str, BeforeValidator(_joined)]
+
+
+class Way(Model):
+    """What one value of an axis changes in the scenario; in texts `{}` is the value, `{column}` a column of its row."""
+
+    policy: Any = None
+    """In place of the scenario's whole policy: one of those that the scenario proposes."""
+    set: dict[str, Any] = {}
+    """Values of the scenario, by dotted path."""
+    scenario: str | None = None
+    """Another scenario than that of the entry: a file, or the name of a shipped one."""
+
+
+class Axis(Model):
+    """One column of the figures that says what was run."""
+
+    values: dict[str, Way] | None = None
+    """By value, what it changes."""
+    each: Way | None = None
+    """What every value that occurs in the figures changes."""
+    table: str | None = None
+    """A file with a row for each value: its first column, or that of the axis's name, has the value."""
+    where: dict[str, Cell] = {}
+    """Rows of the table that count."""
+    beside: dict[str, Way] = {}
+    """Values that are run as well, of which the paper has no figure."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Axis:
+        if (self.values is None) == (self.each is None):
+            raise ValueError("give either values (what each one changes) or each (a pattern for all)")
+        if self.table is not None and self.each is None:
+            raise KeyProblem("table", "its rows need each: what a row changes")
+        return self
+
+
+class Value(Model):
+    """How a column of the figures is measured here: a metric of the run, or a column of its tasks."""
+
+    metric: Name | None = None
+    """A metric (`hetsim list` has them under results), or planned_makespan and other notes of a planner."""
+    column: Name | None = None
+    """A column of the result's tasks, compared task by task with the figures' column."""
+    key: Name = "id"
+    """Of a column: the column of the figures that has the id of the task."""
+    start: Annotated[Seconds | None, Field(alias="from")] = None
+    """Where the metric's window begins; that of the run unless given.  For metrics of devices."""
+    to: Seconds | None = None
+    """Where it ends."""
+    scale: Number = 1.0
+    """What the metric is multiplied by to be the paper's figure: 100 for percent."""
+    unit: str = ""
+    """Unit of the figure, for tables."""
+    label: str = ""
+    """What it is, for tables and pictures; its name unless given."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Value:
+        if (self.metric is None) == (self.column is None):
+            raise ValueError("give either metric or column")
+        if (self.start is None) != (self.to is None):
+            raise ValueError("a window has both from and to")
+        if self.start is not None and self.to is not None and self.to <= self.start:
+            raise ValueError("the window from..to is empty")
+        return self
+
+
+class Tolerance(Model):
+    """How far from the figure is close enough: the first that is given, and honest of the source."""
+
+    absolute: NotNegative | None = None
+    """At most this far from it."""
+    relative: NotNegative | None = None
+    """At most this share of it away."""
+    deviations: NotNegative | None = None
+    """At most so many standard deviations of the authors' seeds away."""
+    at_most: bool = False
+    """The figure is a bound that may not be exceeded."""
+    interval: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The confidence interval of the replications, at this level, covers it."""
+    shape: bool = False
+    """Nothing but the order of the figures: the paper has a picture and no numbers."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Tolerance:
+        given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.at_most,
+                 self.interval is not None, self.shape]  # fmt: skip
+        if sum(given) != 1:
+            raise ValueError("give one of absolute, relative, deviations, at_most, interval, shape")
+        return self
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if self.absolute is not None:
+            return "exact" if self.absolute == 0 else f"± {self.absolute:g}"
+        if self.relative is not None:
+            return f"± {100 * self.relative:g} %"
+        if self.deviations is not None:
+            return f"± {self.deviations:g} standard deviations of the authors' seeds"
+        if self.interval is not None:
+            return f"inside the {100 * self.interval:g} % interval"
+        return "at most" if self.at_most else "the same order"
+
+
+class Wide(Model):
+    """Figures with a column for each value of an axis."""
+
+    axis: Name
+    """The axis."""
+    value: Name
+    """Name of what the cells hold."""
+    columns: dict[str, str]
+    """By column of the file, the value of the axis."""
+
+
+class Table(Model):
+    """One table of figures, and how it comes about."""
+
+    name: Name
+    """Name of the table, unique in the entry."""
+    title: str = ""
+    """What it shows."""
+    scenario: str | None = None
+    """Another scenario than that of the entry."""
+    figures: str | list[dict[str, Cell]]
+    """The authors' figures: a CSV file, or rows."""
+    where: dict[str, Cell] = {}
+    """Rows of the figures that count."""
+    wide: Wide | None = None
+    """For figures with a column for each value of an axis."""
+    axes: dict[Name, Axis] = {}
+    """What was run, by column of the figures.  The mean is taken over an axis that the figures lack."""
+    seeds: Name | None = None
+    """Column of the figures with the authors' seeds, over which their mean is taken."""
+    replications: Count | None = None
+    """Runs of each case; those of the scenario unless given, as many as the authors' seeds."""
+    values: dict[Name, Value]
+    """What is compared, by column of the figures."""
+    tolerance: Tolerance
+    """How close is close enough."""
+    short: dict[str, list[Cell] | int] = {}
+    """The case that is run at every change: values by axis, and `replications`."""
+    picture: Literal["bars", "none"] = "bars"
+    """bars: a group of bars for each value of the picture's axis."""
+    across: Name | None = None
+    """The axis along the picture; the last one unless given."""
+
+    @field_validator("values")
+    @classmethod
+    def _some(cls, value: dict[str, Value]) -> dict[str, Value]:
+        if not value:
+            raise ValueError("name at least one column of the figures")
+        return value
+
+
+class Expected(Model):
+    """An entry of the gallery."""
+
+    title: Text
+    """What was published, in a few words."""
+    paper: Text
+    """Authors, title, where and when."""
+    link: str = ""
+    """Where the paper is."""
+    source: Text
+    """Where inputs and figures come from: repository and commit, or the page of the paper."""
+    license: Text
+    """License of the inputs in the entry's folder; `none shipped` where there are none of others."""
+    notice: str | None = None
+    """File with the notice that the license wants to go with the inputs."""
+    scenario: str | None = None
+    """The scenario; by default the one beside the folder, with its name."""
+    measured_on: str = ""
+    """Where the figures are of a real machine: which."""
+    property: Text | None = None
+    """What readers would not expect of the published setup, with figures."""
+    differences: Text | None = None
+    """Why what comes out here differs, as far as it does."""
+    tables: Annotated[list[Table], Field(min_length=1)]
+    """What is compared."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Expected:
+        names = [table.name for table in self.tables]
+        if len(set(names)) < len(names):
+            raise KeyProblem("tables", "two tables have one name")
+        if self.license != NONE_SHIPPED and self.notice is None:
+            raise KeyProblem(
+                "notice", f"inputs under {self.license} ship with the notice of their license; name its file"
+            )
+        return self
+
+
+NONE_SHIPPED = "none shipped"

@@ -1,0 +1,68 @@
+"""The picture of an entry of the gallery: the authors' figures and ours as bars side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.plots import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sim.gallery.schema import Table
+
+PAPER, OURS = "#9aa4b1", "#1f6fb4"
+MOST_GROUPS = 40
+
+
+def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
+    """A group of two bars for each figure of one table, a row for each value; None where nothing was run."""
+    rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
+    if not len(rows) or table.picture == "none":
+        return None
+    axes = [
+        axis for axis in table.axes if axis in rows.columns and rows[axis].notna().all() and rows[axis].nunique() > 1
+    ]
+    values = [name for name in table.values if (rows["value"] == name).any()]
+    across = table.across if table.across in axes else axes[-1] if axes else None
+    panels = [axis for axis in axes if axis != across]
+    groups = [(value, key) for value in values for key in _keys(rows, panels)]
+    height = min(2.0 + 1.9 * len(groups), 22.0)
+    picture = style.figure(9.0, height)
+    grid = picture.subplots(len(groups), 1, squeeze=False, sharex=True)
+    for place, (value, key) in zip(grid[:, 0], groups, strict=True):
+        mine = rows[rows["value"] == value]
+        for axis, wanted in zip(panels, key, strict=True):
+            mine = mine[mine[axis] == wanted]
+        labels = [value] if across is None else mine[across].tolist()
+        x = np.arange(len(labels))
+        place.bar(
+            x - 0.2, mine["paper"], 0.38, color=PAPER, label="paper", yerr=mine["paper_deviation"].replace(0, np.nan)
+        )
+        place.bar(x + 0.2, mine["hetsim"], 0.38, color=OURS, label="hetsim", yerr=mine["deviation"].replace(0, np.nan))
+        shown = table.values[value]
+        unit = f" ({shown.unit})" if shown.unit else ""
+        place.set_ylabel(f"{shown.label or value}{unit}")
+        low = float(np.nanmin(mine[["paper", "hetsim"]].to_numpy()))
+        high = float(np.nanmax(mine[["paper", "hetsim"]].to_numpy()))
+        if low > 0 and high / low > 30:
+            place.set_yscale("log")
+        elif low > 0.6 * high:
+            place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
+        place.set_xticks(x, [style.short(style.plain(str(label))) for label in labels], rotation=20, ha="right")
+        if key:
+            place.set_title(", ".join(key), fontsize="medium", loc="left")
+        style.tidy(place)
+    handles, names = grid[0, 0].get_legend_handles_labels()
+    style.legend_above(picture, handles, names)
+    return picture
+
+
+def _keys(rows: pd.DataFrame, panels: list[str]) -> list[tuple[str, ...]]:
+    """Values of the axes that have a panel each, in the order of the rows."""
+    if not panels:
+        return [()]
+    return list(dict.fromkeys(rows[panels].itertuples(index=False, name=None)))

@@ -1,0 +1,276 @@
+"""The gallery: its entries are whole, their short cases give what was recorded, and mistakes are told in sentences."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sim
+from sim import gallery
+from sim.errors import ScenarioError, UnknownName
+from sim.gallery import outcome as outcomes
+from sim.gallery.entry import shipped
+from sim.theory import mmc, mmck
+
+TOP = Path(__file__).parent.parent
+NAMES = sorted(shipped())
+SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference"}
+CLOSE = 1e-9
+
+
+def marked(name):
+    return pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_is_whole(name):
+    entry = gallery.entry(name)
+    entry.check()
+    assert list(entry.short_cases()), "CI has to run something of it"
+    assert len(outcomes.recorded(entry).recorded), "it was never run: hetsim gallery NAME --record"
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in NAMES])
+def test_the_short_case_gives_what_was_recorded(name):
+    """To the last digits that are kept: replications of the short case are the first of the whole."""
+    entry = gallery.entry(name)
+    kept = {(row["table"], row["case"], row["value"]): row["runs"].split()
+            for row in outcomes.recorded(entry).recorded.to_dict("records")}  # fmt: skip
+    for row in gallery.run(entry, short=True).recorded.to_dict("records"):
+        runs = row["runs"].split()
+        before = kept[row["table"], row["case"], row["value"]][: len(runs)]
+        assert [float(run) for run in runs] == pytest.approx([float(run) for run in before], rel=CLOSE), row["case"]
+
+
+@pytest.mark.gallery
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_entry_gives_what_was_recorded(name):
+    entry = gallery.entry(name)
+    found = gallery.run(entry)
+    kept = outcomes.recorded(entry).recorded.set_index(["table", "case", "value"])["runs"]
+    for row in found.recorded.to_dict("records"):
+        before = kept.get((row["table"], row["case"], row["value"]))
+        if before is not None:
+            assert [float(run) for run in row["runs"].split()] == pytest.approx(
+                [float(run) for run in before.split()], rel=CLOSE
+            )
+    told = outcomes.sentence(found.comparison())
+    if name != "fgd":  # the order of its pods comes from another generator: the page says which figures are outside
+        assert "outside" not in told, told
+
+
+def test_the_page_is_made_of_what_was_recorded():
+    done = subprocess.run(
+        [sys.executable, str(TOP / "docs" / "make_gallery.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_figures_of_theory_are_those_of_the_formulas():
+    entry = gallery.entry("erlang")
+    assert entry.figures["wait"]["wait"][0] == pytest.approx(mmc(13.7, 1.0, 16).wait_mean, rel=1e-5)
+    figures = gallery.entry("naor").figures["turned away"]
+    for row in figures.to_dict("records"):
+        assert row["refused"] == pytest.approx(100 * mmck(0.8, 1.0, 1, int(row["threshold"])).loss, abs=1e-4)
+
+
+def test_figures_stated_in_texts_are_those_recorded():
+    entry = gallery.entry("rlscheduler")
+    found = outcomes.recorded(entry).comparison()
+    mean = found[found["table"] == "without backfilling"].set_index("policy")
+    texts = f"{entry.expected.property} {sim.load('rlscheduler').description}"
+    assert (
+        f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
+    )
+    assert f"the paper has {mean.paper['SJF']:.0f} and {mean.paper['F1']:.0f}" in texts
+    assert mean.hetsim["WFP3 of its paper"] < mean.hetsim["FCFS"] < mean.hetsim["WFP3"]
+    first = sim.run("rlscheduler").metric("bsld_swf_mean"), sim.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
+    assert f"under sjf is {first[0]:.0f}" in texts
+    assert f"block), it is {first[1]:.0f}" in texts
+
+
+# An entry of one's own ------------------------------------------------------------------------------------------------
+
+SCENARIO = """\
+name: mine
+description: Three tasks on a core.
+replications: {replications}
+cluster: {{nodes: [{{cpus: 1}}]}}
+workload: [{{trace: {{format: tasks, path: mine/tasks.csv}}}}]
+policy: fcfs
+sweep: {{policy: [fcfs, sjf]}}
+"""
+EXPECTED = """\
+title: Waits of three tasks
+paper: By hand
+source: this test
+license: Apache-2.0
+notice: NOTICE
+tables:
+  - name: waits
+    figures: figures.csv
+    axes:
+      policy: {values: {FCFS: {policy: fcfs}, SJF: {policy: sjf}}}
+    values: {wait: {metric: wait_mean}}
+    tolerance: {absolute: 0.001}
+"""
+
+
+def own(tmp_path, expected=EXPECTED, figures="policy,wait\nFCFS,4.666667\nSJF,2.333333\n", replications=1, notice=True):
+    """A scenario, and the folder beside it."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "mine.yaml").write_text(SCENARIO.format(replications=replications))
+    (folder / "tasks.csv").write_text("id,arrival,cpu_time\na,0,4\nb,0,6\nc,0,1\n".replace("a,0,4", "a,0,4"))
+    (folder / "expected.yaml").write_text(expected)
+    (folder / "figures.csv").write_text(figures)
+    if notice:
+        (folder / "NOTICE").write_text("Theirs.\n")
+    return folder
+
+
+def told(tmp_path, **changes):
+    with pytest.raises(ScenarioError) as error:
+        gallery.entry(own(tmp_path, **changes)).check()
+    return str(error.value)
+
+
+def test_a_scenario_and_its_expected_file_are_an_entry(tmp_path):
+    """fcfs: 0, 4, 10; sjf: 0, 1, 5."""
+    entry = gallery.entry(own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n"))
+    entry.check()
+    found = gallery.run(entry).comparison()
+    assert found["within"].tolist() == [True, True]
+    assert outcomes.sentence(found) == "2 of 2 figures are within the tolerance"
+
+
+def test_a_figure_that_is_missed_is_told(tmp_path):
+    entry = gallery.entry(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"))
+    found = gallery.run(entry).comparison()
+    assert found["within"].tolist() == [False, True]
+    assert "farthest outside is FCFS, wait: 4.67 against 9" in outcomes.sentence(found)
+
+
+def test_what_comes_out_is_kept_and_read_again(tmp_path):
+    entry = gallery.entry(own(tmp_path))
+    outcomes.record(gallery.run(entry, {"policy": ["SJF"]}))
+    assert "1 not run" in outcomes.sentence(outcomes.recorded(entry).comparison())
+    outcomes.record(gallery.run(entry, {"policy": ["FCFS"]}))
+    found = outcomes.recorded(entry).comparison()
+    assert found["policy"].tolist() == ["FCFS", "SJF"]
+    assert found["hetsim"].tolist() == pytest.approx([14 / 3, 2.0])
+
+
+@pytest.mark.parametrize("workers", [2])
+@pytest.mark.slow
+def test_workers_do_not_change_what_comes_out(tmp_path, workers):
+    entry = gallery.entry(own(tmp_path))
+    one, several = gallery.run(entry), gallery.run(entry, workers=workers)
+    assert one.recorded.drop(columns="seconds").equals(several.recorded.drop(columns="seconds"))
+
+
+def test_a_policy_that_the_entry_does_not_run_is_refused(tmp_path):
+    text = told(tmp_path, figures="policy,wait\nFCFS,5\nSJF,2\nLJF,7\n")
+    assert "expected.yaml:10:" in text
+    assert 'the figures have policy "LJF", and nothing is said of how it is run; there are FCFS, SJF' in text
+
+
+def test_a_policy_without_a_figure_is_refused(tmp_path):
+    text = told(tmp_path, figures="policy,wait\nFCFS,5\n")
+    assert 'have nothing of policy "SJF"; put it under beside if that is meant' in text
+
+
+def test_a_policy_that_the_scenario_does_not_propose_is_refused(tmp_path):
+    text = told(tmp_path, expected=EXPECTED.replace("{policy: sjf}", "{policy: ljf}"))
+    assert "the policy of policy SJF is none of those of the scenario" in text
+
+
+def test_other_seeds_than_replications_are_refused(tmp_path):
+    figures = "policy,seed,wait\n" + "".join(f"{policy},{seed},3\n" for policy in ("FCFS", "SJF") for seed in range(3))
+    expected = EXPECTED.replace("    axes:", "    seeds: seed\n    axes:")
+    assert "the figures have 3 seeds" in told(tmp_path, expected=expected, figures=figures, replications=5)
+
+
+def test_a_missing_notice_is_told(tmp_path):
+    text = told(tmp_path, notice=False)
+    assert "expected.yaml:5:1: notice: there is no file" in text
+    assert "inputs under Apache-2.0 ship with their notice" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("notice: NOTICE\n", "", "ship with the notice of their license; name its file"),
+        ("figures: figures.csv", "figures: none.csv", "there is no file"),
+        ("values: {wait", "values: {waits", 'have no column "waits"; they have policy, wait'),
+        ("{absolute: 0.001}", "{absolute: 0.001, relative: 0.1}", "give one of absolute, relative"),
+        ("{absolute: 0.001}", "{deviations: 2}", "deviations are of the authors' seeds; name their column"),
+        ("title:", "titel:", "unknown key"),
+        ("{metric: wait_mean}", "{metric: wait_mean, from: 1 s}", "a window has both from and to"),
+    ],
+)
+def test_mistakes_in_an_expected_file(tmp_path, old, new, message):
+    assert message in told(tmp_path, expected=EXPECTED.replace(old, new, 1))
+
+
+def test_figures_that_are_no_numbers(tmp_path):
+    assert 'column "wait" has a cell that is no number' in told(tmp_path, figures="policy,wait\nFCFS,x\nSJF,1\n")
+
+
+def test_an_unknown_entry_gets_a_suggestion():
+    with pytest.raises(UnknownName, match='did you mean "rlscheduler"'):
+        gallery.entry("rlscheduller")
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def hetsim(*arguments):
+    from click.testing import CliRunner
+
+    from sim.cli import hetsim as program
+
+    return CliRunner().invoke(program, ["gallery", *map(str, arguments)])
+
+
+def test_the_command_lists_what_was_recorded():
+    done = hetsim()
+    assert done.exit_code == 0
+    for name in NAMES:
+        assert name in done.output
+    listed = json.loads(hetsim("--json").stdout)
+    assert [one["name"] for one in listed] == NAMES
+
+
+def test_the_command_runs_an_entry_of_ones_own(tmp_path):
+    folder = own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n")
+    done = hetsim(folder, "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "2 of 2 figures are within the tolerance" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine-waits.png", "mine.csv"]
+
+
+def test_the_exit_code_tells_of_a_figure_outside(tmp_path):
+    done = hetsim(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"), "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)[0]["figures"][0]["within"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--short"], 2, "--short is for entries that run"),
+        (["topcuoglu", "--all"], 2, "--all runs every entry"),
+        (["topcuoglu", "--case", "policy"], 2, "--case needs AXIS=VALUE"),
+        (["topcuoglu", "--case", "polcy=HEFT"], 2, 'did you mean "policy"'),
+        (["topcuoglu", "--case", "policy=HEFTT"], 2, 'did you mean "HEFT"'),
+        (["topcuoglu", "--record", "--short"], 2, "--record keeps what whole cases give"),
+        (["nowhere/expected.yaml"], 3, "there is no such file"),
+    ],
+)
+def test_wrong_usage(arguments, code, message):
+    done = hetsim(*arguments)
+    assert done.exit_code == code
+    assert message in done.output
