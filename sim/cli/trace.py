@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,10 +73,67 @@ def inspect(
         console.note(f"picture: {out}")
 
 
+@trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "parquet", "jsonl"]),
+    help="Without it, told from the file's name and first sign.",
+)
+@click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="YAML", help="Write it there.")
+@click.option("--force", is_flag=True, help="Replace YAML if it exists.")
+@JSON
+@VERBOSITY
+def map_(
+    file: str, form: str | None, separator: str | None, out: Path | None, force: bool, as_json: bool, verbose: bool
+) -> None:
+    """Propose how the columns of a log map to what jobs are, from its header and first rows.
+
+    Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
+    `hetsim trace inspect` and `validate` take the YAML that --out writes in place of a trace.
+    """
+    from sim.errors import Problem, ScenarioError
+    from sim.model.files import write_text, write_whole
+    from sim.workload.mapped_rows import rows_of
+    from sim.workload.propose import form_of, propose, written
+    from sim.workload.recognise import recognise
+
+    path = Path(file)
+    if not path.is_file():
+        raise ScenarioError(Problem("there is no such file", file=file))
+    if out is not None and out.exists() and not force:
+        raise click.UsageError(f"{out} exists; --force replaces it")
+    known = recognise(path)
+    if known is not None and known != "tasks":
+        console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
+    told = form or form_of(path)
+    proposal = propose(path, told, rows_of(path, told, {"tab": "\t"}.get(separator or "", separator)))
+    if separator is not None:
+        proposal.keys["separator"] = separator
+    if out is not None:
+        proposal.keys["path"] = os.path.relpath(path, out.parent)
+    if as_json:
+        console.as_json({"trace": proposal.keys, "unsure": proposal.unsure, "missing": proposal.missing,
+                         "not_used": proposal.unused, "rows": proposal.looked_at})  # fmt: skip
+    elif out is None:
+        console.lines(written(proposal).splitlines())
+    if out is not None:
+        write_whole(out, lambda temporary: write_text(temporary, text=written(proposal)))
+        console.note(f"mapping: {out}")
+        for kind, texts in (("unsure", proposal.unsure), ("missing", proposal.missing)):
+            for text in texts:
+                console.note(f"{kind}: {text}")
+
+
 @trace.command(short_help="Check a trace, or a model of a cluster against its log.")
 @READING
-@click.option("--cluster", metavar="FORMAT:FILE",
-              help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.")
+@click.option(
+    "--cluster",
+    metavar="FORMAT:FILE",
+    help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
+)
 @click.option("--policy", metavar="NAME", help="Replay under this policy instead of as_recorded.")
 @JSON
 def validate(
@@ -213,7 +271,8 @@ def format_of(file: str, form: str | None) -> str:
     found = recognise(file)
     if found is None and not maybe_table(file):
         known = ", ".join(sorted(registry.table("traces")))
-        raise UsageError(f"{file}: its format is not recognised; give --format NAME (hetsim list traces): {known}")
+        way = f"hetsim trace map {file} proposes how to read a log with columns of its own"
+        raise UsageError(f"{file}: its format is not recognised; {way}; or give --format NAME: {known}")
     if found not in (None, "tasks"):
         console.note(f"{file}: looks like {found} (--format names another)")
     return found or "tasks"
@@ -231,12 +290,32 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     from sim.scenario import document
     from sim.scenario.trace_schema import check_traces
 
+    if Path(file).suffix in (".yaml", ".yml"):
+        return _spec_of_scenario(file, form, options)
     data = {"workload": [{"trace": {"format": format_of(file, form), "path": file, **_given(options)}}]}
     specs, problems = check_traces(document.from_mapping(data), Path())
     if problems:
         prefix = "workload.0.trace."
         raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
     return specs[0]
+
+
+def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
+    """The trace of a scenario, or of a mapping that `trace map` wrote."""
+    from sim.errors import Problem, ScenarioError, UsageError
+    from sim.scenario import document
+    from sim.scenario.trace_schema import check_traces
+
+    if form is not None or options:
+        raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
+    specs, problems = check_traces(document.read(Path(file)), Path(file).parent)
+    if problems:
+        raise ScenarioError(problems)
+    if len(specs) != 1:
+        what = "no trace" if not specs else f"{len(specs)} traces"
+        raise ScenarioError(Problem(f"has {what} in its workload; expected is one", file=file))
+    (spec,) = specs.values()
+    return spec
 
 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:

@@ -58,12 +58,21 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 class Date(float):
     """An instant of the calendar, in seconds since 1970, where otherwise seconds of a log's own time stand."""
 
+    zoned = False
+    """Was it written with a zone?  Otherwise it is taken as UTC."""
+
+    def naive(self) -> datetime:
+        """The date and time as a clock of its zone shows it."""
+        return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
+
 
 def _moment(value: Any) -> float:
     if not isinstance(value, str) or not _CALENDAR.match(value):
         return parse(value, TIME, "5 s", most=MOST_SECONDS)
     try:
-        return Date(seconds_of(value.strip()))
+        found = Date(seconds_of(value.strip()))
+        found.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
+        return found
     except (ValueError, OverflowError):
         raise ValueError(f"{shown(value)} is not a date such as 2020-06-09 or 2020-06-09 18:41:01") from None
 
@@ -164,6 +173,8 @@ class JobLog:
         self.unique = False
         self.complaints = Complaints(path)
         self.notes: list[str] = []
+        self.word = "line"
+        """What the number of a row counts."""
         self.seen = 0
         """Rows that stand for jobs, those left out included."""
         self.left_out: dict[str, list[int]] = {}
@@ -291,11 +302,12 @@ class JobLog:
         """What was left out, and what is to be known of what was kept."""
         told = []
         for what, (count, line) in self.passed_over.items():
-            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} (first: line {line})")
+            first = f"(first: {self.word} {line})"
+            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
         for reason, (count, line) in self.left_out.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: line {line})")
+            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
         for what, (count, line) in self._remarks.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: line {line})")
+            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
         return told + self.notes
 
 

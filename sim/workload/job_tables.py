@@ -128,9 +128,7 @@ class Assembly:
             kept &= ~head
         self.begin = jump
 
-    def _drop(
-        self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None
-    ) -> None:
+    def _drop(self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
             known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
@@ -209,16 +207,21 @@ class Assembly:
         when = (arrival - self.begin) * log.cut.time_scale
         table = TaskTable(str(log.path), {}, when, line=partial(_line, of(np.frombuffer(block.lines, np.int64))))
         numbers = {name: numbers_of(name) for name in columns.numbers}
-        start, estimate = numbers.pop("start", None), numbers.pop("estimate", None)
+        start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
         if log.times:
             for name, kind in log.times.items():
                 values = numbers.pop(name, None)
                 if values is not None and name in columns.finite:
                     table.times[kind] = values
+                    if estimate is not None and log.cut.estimates == "trace":
+                        known = np.isfinite(values) & ~np.isnan(estimate)
+                        table.estimates[kind] = np.where(known, estimate, values)
         else:
             self._durations(table, of(np.frombuffer(block.duration)), numbers.get("gpus"), estimate)
         if start is not None and columns.numbers["start"]:
             table.extra["recorded_start"] = table.arrival + (start - arrival)
+        if due is not None and columns.numbers["due"]:
+            table.numbers["deadline"] = table.arrival + (due - arrival)
         for name, values in numbers.items():
             if columns.numbers[name]:
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
