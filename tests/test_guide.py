@@ -37,6 +37,8 @@ job,submit_time,wait_s,runtime_s,nodes,gpus_per_node,mem,user,queue
 """
 NODES = "NodeName=n01 CPUTot=64 Gres=gpu:a100:4(S:0-1) RealMemory=512000 State=IDLE\n"
 SERVICE = "service: {upload: {per_item: 0.1 ms}, compute: {per_item: 1 ms, fixed: 5 ms}, download: {fixed: 0.1 ms}}\n"
+MEASURED = {1: 6.1, 2: 6.3, 4: 6.6, 8: 7.2, 16: 11.9, 32: 21.5, 64: 40}
+LATENCIES = "model,size,p50_ms\n" + "".join(f"resnet50,{size},{time}\n" for size, time in MEASURED.items())
 REQUESTS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 00:{minute:02}:00.0000000,{100 + minute},20\n" for minute in range(20)
 )
@@ -49,6 +51,7 @@ FILES: dict[str, dict[str, str]] = {
         "nodes.txt": NODES,
     },
     "calibrate": {
+        "latencies.csv": LATENCIES,
         "network.service.yaml": SERVICE,
         "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
         "AzureLLMInferenceTrace_code.csv": REQUESTS,

@@ -19,10 +19,11 @@ import numpy as np
 from sim.engine.cache import Cache, cache_of
 from sim.engine.clock import ARRIVAL, Clock, Timer
 from sim.engine.links import Links
+from sim.model.batch_times import StageTable
 from sim.model.plan import Placement
 from sim.model.randomness import RandomTree
 from sim.model.service import Service
-from sim.model.tasks import Task, Tasks
+from sim.model.tasks import Mode, Task, Tasks
 from sim.policy.batching import BatchTimes
 from sim.policy.contract import Requests
 
@@ -53,10 +54,18 @@ class _Queue:
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
         self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
+        self._spread = random.stream("spread", service.name)
         self._factors: list[list[float]] = []
 
-    def factors(self) -> Sequence[float]:
+    def factors(self, mode: Mode, size: int) -> Sequence[float]:
         """Factors of the upload, compute and download of the next batch."""
+        if mode.scattered:
+            stages = (mode.upload, mode.table, mode.download)
+            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
+            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
+        return self._noise()
+
+    def _noise(self) -> Sequence[float]:
         if not self.service.noise:
             return (1.0, 1.0, 1.0)
         if not self._factors:
@@ -391,4 +400,4 @@ def _alone(simulation: Simulation, service: Service, size: int, placement: Place
         up += Links.alone(links.up(device), size * service.bytes_in)
     if service.bytes_out:
         down += Links.alone(links.down(device), size * service.bytes_out)
-    return BatchTimes(up, mode.fixed + size * service.per_item[service.shape.position[mode]], down)
+    return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)

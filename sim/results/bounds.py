@@ -53,7 +53,7 @@ def _fastest(tasks: Tasks, table: ModeTable) -> np.ndarray:
     """Least compute time over the modes the cluster offers, with a batch's fixed part shared at best."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
-        fixed = table.by_shape(position, lambda mode: mode.fixed, math.inf)[tasks.shape]
+        fixed = table.by_shape(position, lambda mode: mode.least_base, math.inf)[tasks.shape]
         np.fmin(best, tasks.time[:, position] + fixed, out=best)
     return best
 
@@ -85,7 +85,7 @@ def areas(tasks: Tasks, table: ModeTable, chosen: np.ndarray) -> tuple[np.ndarra
         time = tasks.time[chosen, position]
         for column, name in enumerate(types):
             size = table.by_shape(position, partial(_size, name), math.inf)[shape]
-            fixed = table.by_shape(position, lambda mode: mode.fixed / max(1, mode.batch_limit), 0.0)[shape]
+            fixed = table.by_shape(position, lambda mode: mode.least_share, 0.0)[shape]
             with np.errstate(invalid="ignore"):
                 found[:, column] = np.fmin(found[:, column], (time + fixed) * size)
     return found, np.array([_capacity(table, name) for name in types])
