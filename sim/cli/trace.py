@@ -134,7 +134,10 @@ def map_(
     metavar="FORMAT:FILE",
     help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
 )
-@click.option("--policy", metavar="NAME", help="Replay under this policy instead of as_recorded.")
+@click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="YAML",
+              help="Write the scenario with what was inferred there.")
+@click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 def validate(
     file: str,
@@ -143,62 +146,127 @@ def validate(
     verbose: bool,
     cluster: str | None,
     policy: str | None,
+    out: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Check a trace; every problem is listed with its line.
 
-    With --cluster, or where FILE is a scenario (.yaml), the trace is replayed as it was recorded, and simulated wait,
-    response and allocation are printed beside the recorded ones.  With --cluster, gangs use several nodes where the
+    Where jobs have recorded starts, it says why they waited: no room, nodes that were down, jobs from before the log,
+    limits, priorities, or nothing that the log tells.
+
+    With --cluster, or where FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
+    simulated wait, response and allocation are printed beside the recorded ones.  Gangs use several nodes where the
     record says so, or names no node and they fit on none; what can never run there is left out, and told with the
-    reason.
+    reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
+    was inferred, step by step; --out writes the last of these scenarios.
     """
-    if cluster is not None or Path(file).suffix in (".yaml", ".yml"):
-        _replayed(file, form, options, cluster, policy, as_json)
-        return
-    table = read(file, form, options)
-    found = {"file": file, "valid": True, _rows(table): len(table), "notes": table.notes}
+    from sim.cli import recorded_waits
+    from sim.errors import UsageError
+
+    if out is not None and out.exists() and not force:
+        raise click.UsageError(f"{out} exists; --force replaces it")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    if not _in_yaml(file):
+        form = format_of(file, form)
+    source = _source(file, form, options, cluster)
+    found: dict[str, Any] = {"file": file}
+    text: list[str] = []
+    remarks: list[str] = []
+    given = source is not None and "cluster" in source
+    if given:
+        assert source is not None
+        found |= _replayed(file, source, policy, text, remarks)
+    spec = _spec(file, form, options)
+    table = spec.read()
+    if not given:
+        found |= {"valid": True, _rows(table): len(table), "notes": table.notes}
+        text.append(f"{file}: valid; {len(table):,} {_rows(table)}")
+        remarks += table.notes
+    simulate = (source is not None or out is not None) and policy != "as_recorded"
+    if not table.requests and (source is None or _one_trace(source)):
+        trace = _trace_of(file, form, options)
+        subject = recorded_waits.subject_of(Path(file), source, trace, table)
+        explained, compared = recorded_waits.told(subject, policy, simulate, out, as_json)
+        if explained is not None:
+            found["waits"] = recorded_waits.mapping(explained, compared, simulate)
+            text += recorded_waits.lines(explained, compared, simulate)
+            remarks += compared.notes if compared is not None and simulate else []
+    elif out is not None:
+        raise UsageError("--out writes the scenario of one log of jobs; this is none")
     if as_json:
         console.as_json(found)
-        return
-    console.lines([f"{file}: valid; {len(table):,} {_rows(table)}"])
-    for remark in table.notes:
+    else:
+        console.lines(text)
+    for remark in remarks:
         console.note(remark)
 
 
-def _replayed(
-    file: str, form: str | None, options: tuple[str, ...], cluster: str | None, policy: str | None, as_json: bool
-) -> None:
-    """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
+def _in_yaml(file: str) -> bool:
+    """Is this a scenario or a mapping, rather than a log?"""
+    return Path(file).suffix in (".yaml", ".yml")
+
+
+def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
+    """The scenario that a file is, or that the log makes on a list of nodes; None of a log alone."""
     from sim.errors import UsageError
+    from sim.scenario import document
+
+    if _in_yaml(file):
+        if cluster is not None:
+            raise UsageError(f"{file} is a scenario; --cluster is for logs")
+        return dict(document.read(Path(file)).data)
+    if cluster is None:
+        return None
+    nodes, sign, listed = cluster.partition(":")
+    if not sign:
+        raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+    trace = {"format": format_of(file, form), "path": file, **_given(options)}
+    return {
+        "name": Path(file).name,
+        "cluster": {"trace": {"format": nodes, "path": listed}},
+        "workload": [{"trace": trace, **AS_FAR_AS_IT_GOES}],
+    }
+
+
+def _one_trace(source: dict[str, Any]) -> bool:
+    """Is the workload of a scenario one trace of tasks?"""
+    entries = source.get("workload")
+    entries = entries if isinstance(entries, list) else [entries]
+    return len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("trace"), dict)
+
+
+def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of `trace:`, with the path from here."""
+    from sim.scenario import document
+
+    if not _in_yaml(file):
+        return {"format": format_of(file, form), "path": file, **_given(options)}
+    data = document.read(Path(file)).data
+    entry = data["workload"][0] if isinstance(data["workload"], list) else data["workload"]
+    path = Path(entry["trace"]["path"])
+    return {**entry["trace"], "path": str(path if path.is_absolute() else Path(file).parent / path)}
+
+
+def _replayed(
+    file: str, source: dict[str, Any], policy: str | None, text: list[str], remarks: list[str]
+) -> dict[str, Any]:
+    """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
     from sim.results.recorded import against_record
 
-    source: Any = file
-    if cluster is not None:
-        nodes, sign, listed = cluster.partition(":")
-        if not sign:
-            raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
-        told = format_of(file, form)
-        source = {
-            "name": Path(file).name,
-            "cluster": {"trace": {"format": nodes, "path": listed}},
-            "workload": [{"trace": {"format": told, "path": file, **_given(options)}, **AS_FAR_AS_IT_GOES}],
-        }
-    loaded = prepare(source, policy or "as_recorded", ())
+    loaded = prepare(file if _in_yaml(file) else source, policy or "as_recorded", ())
     outcome: Any = run_scenario(loaded, replications=1)
     table = against_record(outcome)
     notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
     warnings = list(outcome.record.input.warnings)
-    if as_json:
-        pair = ("recorded", "simulated")
-        rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
-        tasks = int(table["tasks"].iloc[0])
-        console.as_json({"file": file, "tasks": tasks, "metrics": rows, "notes": notes, "warnings": warnings})
-    else:
-        console.lines(_compared(file, table, notes))
-    for remark in [*loaded.notes, *warnings]:
-        console.note(remark)
+    text += _compared(file, table, notes)
+    remarks += [*loaded.notes, *warnings]
+    pair = ("recorded", "simulated")
+    rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
+    return {"tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes, "warnings": warnings}
 
 
 def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
@@ -290,7 +358,7 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     from sim.scenario import document
     from sim.scenario.trace_schema import check_traces
 
-    if Path(file).suffix in (".yaml", ".yml"):
+    if _in_yaml(file):
         return _spec_of_scenario(file, form, options)
     data = {"workload": [{"trace": {"format": format_of(file, form), "path": file, **_given(options)}}]}
     specs, problems = check_traces(document.from_mapping(data), Path())
