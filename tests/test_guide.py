@@ -56,6 +56,7 @@ FILES: dict[str, dict[str, str]] = {
         "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
         "AzureLLMInferenceTrace_code.csv": REQUESTS,
     },
+    "how-to/from-a-log": {"site-log.csv": "scenarios/clusters/site-log.csv"},
     "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
     "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
 }

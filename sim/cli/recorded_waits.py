@@ -158,12 +158,13 @@ def _inferred(explained: Explained) -> list[str]:
         at = terminal.several([explained.warm_end - float(jobs.arrival[0])], terminal.SECONDS)[0]
         found.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
-        pairs = sorted(explained.limits.most.items(), key=lambda one: -one[1])
-        shown = ", ".join(f"{name} {most:,.6g}" for name, most in pairs[:MOST_SHOWN])
-        more = f" and {len(pairs) - MOST_SHOWN} more" if len(pairs) > MOST_SHOWN else ""
+        limits = sorted(explained.limits.most.items(), key=lambda one: -one[1])
+        shown = ", ".join(f"{name} {most:,.6g}" for name, most in limits[:MOST_SHOWN])
+        more = f" and {len(limits) - MOST_SHOWN} more" if len(limits) > MOST_SHOWN else ""
         found.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
     if explained.order is not None:
-        shown = ", ".join(f"{a} before {b} ({n} passes, {back} back)" for a, b, n, back in explained.order.pairs[:MOST_SHOWN])
+        pairs = explained.order.pairs[:MOST_SHOWN]
+        shown = ", ".join(f"{first} before {second} ({n} passed, {back} back)" for first, second, n, back in pairs)
         found.append(f"order by {explained.order.kind}: {shown}")
     return found
 
@@ -172,20 +173,21 @@ def _variants(explained: Explained, compared: Compared) -> list[str]:
     from sim.report import terminal
 
     policy = compared.variants[0].document.get("policy")
-    rows = [[f"waits under {_name(policy)}", "jobs", "recorded", "simulated", "rank correlation"]]
+    rows = [[f"waits under {_name(policy)}", "jobs", "recorded", "simulated", "correlation", "of ranks"]]
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
     for variant in compared.variants:
         times = [next(written), next(written)] if variant.jobs else ["–", "–"]
-        rank = "–" if math.isnan(variant.correlation) else f"{variant.correlation:.2f}"
-        rows.append([variant.name, f"{variant.jobs:,}", *times, rank])
-    found = ["", *terminal.table(rows, right=range(1, 5))]
+        pair = (variant.correlation, variant.rank_correlation)
+        rows.append([variant.name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
+    found = ["", *terminal.table(rows, right=range(1, 6))]
     first, last = compared.variants[0], compared.variants[-1]
     if len(compared.variants) > 1 and last.jobs:
         times = terminal.several([last.simulated, last.recorded], terminal.SECONDS)
         ranks = f"{first.correlation:.2f} to {last.correlation:.2f}"
         verb = "rises" if last.correlation > first.correlation else "goes"
-        found += ["", f"With what was inferred the correlation {verb} from {ranks}; mean wait {times[0]} against {times[1]}."]
+        means = f"the mean wait is {times[0]} against {times[1]} on record"
+        found += ["", f"With what was inferred the correlation {verb} from {ranks}, and {means}."]
     return found
 
 
@@ -212,7 +214,8 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
     if compared is not None and simulated:
         found["variants"] = [
             {"name": one.name, "jobs": one.jobs, "recorded": one.recorded, "simulated": one.simulated,
-             "correlation": None if math.isnan(one.correlation) else one.correlation}
+             "correlation": None if math.isnan(one.correlation) else one.correlation,
+             "rank_correlation": None if math.isnan(one.rank_correlation) else one.rank_correlation}
             for one in compared.variants
         ]  # fmt: skip
     return found

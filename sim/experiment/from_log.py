@@ -39,6 +39,7 @@ class Variant:
     recorded: float = math.nan
     simulated: float = math.nan
     correlation: float = math.nan
+    rank_correlation: float = math.nan
 
 
 @dataclass
@@ -98,19 +99,20 @@ def _pools(
         kinds = np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
     on_gpu = on_gpus(table) & (gpus > 0)
     found: list[dict[str, Any]] = []
-    size = {kind: min(NODE, _most(begin[rows], end[rows], gpus[rows]))
-            for kind in sorted(set(kinds[on_gpu])) if len(rows := np.flatnonzero(on_gpu & (kinds == kind)))}  # fmt: skip
-    counts = {kind: math.ceil(_most(*(v[on_gpu & (kinds == kind)] for v in (begin, end, gpus))) / size[kind])
-              for kind in size}  # fmt: skip
+    rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
+    most = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in most.items()}
     nodes = sum(counts.values())
     alone = math.ceil(cores[~on_gpu].max(initial=0.0))
     each = max(1, alone, math.ceil(_most(begin, end, cores) / nodes))
     # A gang over nodes holds its cores in proportion: a node must have them for its part.
     share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
     for kind, count in counts.items():
-        wide = math.ceil(float((share[on_gpu & (kinds == kind)]).max(initial=0.0)) * size[kind] - 1e-9)
-        gpu = {"type": kind, "count": size[kind]}
-        found.append({"name": f"{kind}-" if len(counts) > 1 else "n", "count": count, "cpus": max(each, wide), "gpus": gpu})
+        size = min(NODE, most[kind])
+        wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
+        name = f"{kind}-" if len(counts) > 1 else "n"
+        gpu = {"type": kind, "count": size}
+        found.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
     return found
 
 
@@ -156,7 +158,8 @@ def variants(
         last["faults"] = [*last.get("faults", []), *down]
         found.variants.append(Variant("with the nodes that were down", last))
     elif len(explained.curve) > 1:
-        found.notes.append("less capacity at times is not simulated: the cluster is one pool, of which no part can be down")
+        text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
+        found.notes.append(text)
     if explained.limits is not None and pooled and not (last.get("site") or {}).get("partitions"):
         last = _copy(last)
         _limit(last, explained.limits.kind, explained.limits.most, jobs)
@@ -191,7 +194,10 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
 
 
 def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
-    """Windows in which nodes are down, as many as the capacity that was lacking."""
+    """Windows in which nodes are down, as many as the capacity that was lacking.
+
+    They are drained before that, so long that 95 % of the jobs end by then: the log shows none that was stopped.
+    """
     if names is None or len(names) < 2:
         return []
     each = explained.capacity / len(names)
@@ -205,8 +211,10 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
                 begin = runs.pop()[0] + offset
             runs.append((begin - offset, end - begin, count))
     found = []
+    lead = float(np.quantile(explained.jobs.end - explained.jobs.start, 0.95))
     for begin, length, count in runs:
-        window = {"nodes": names[-count:], "from": f"{begin:.0f} s", "for": f"{length:.0f} s", "drain": False}
+        window = {"nodes": names[-count:], "from": f"{begin:.0f} s", "for": f"{length:.0f} s",
+                  "announced": f"{max(0.0, begin - lead):.0f} s"}  # fmt: skip
         found.append({"maintenance": window})
     return found
 
@@ -228,11 +236,12 @@ def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs:
 
 
 def compare(compared: Compared, explained: Explained, tell: Callable[[str], None] = lambda _: None) -> None:
-    """Run the variants, and fill in mean waits and rank correlations of the jobs that come after the head."""
+    """Run the variants, and fill in mean waits and correlations, of the jobs that come after the head."""
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
 
-    begin = explained.warm_end if any("warm_start" in v.document["workload"][0]["trace"] for v in compared.variants) else 0.0
+    cut = any("warm_start" in one.document["workload"][0]["trace"] for one in compared.variants)
+    begin = explained.warm_end if cut else 0.0
     for variant in compared.variants:
         tell(f"simulating {variant.name}")
         outcome: Any = run_scenario(prepare(variant.document, None, ()), replications=1)
@@ -246,14 +255,19 @@ def compare(compared: Compared, explained: Explained, tell: Callable[[str], None
         variant.jobs = len(part)
         if len(part):
             variant.recorded, variant.simulated = float(recorded.mean()), float(simulated.mean())
-            variant.correlation = rank_correlation(recorded, simulated)
+            variant.correlation = correlation(recorded, simulated)
+            variant.rank_correlation = rank_correlation(recorded, simulated)
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's, which long waits decide; NaN where a column is constant."""
+    if len(one) < 2 or one.std() == 0 or other.std() == 0:
+        return math.nan
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's: how far the order of two columns agrees; NaN where one of them is constant."""
     from scipy.stats import rankdata
 
-    a, b = rankdata(one), rankdata(other)
-    if len(a) < 2 or a.std() == 0 or b.std() == 0:
-        return math.nan
-    return float(np.corrcoef(a, b)[0, 1])
+    return correlation(rankdata(one), rankdata(other))

@@ -258,7 +258,11 @@ class Assembly:
         return runs + 2.0 * (warm & ~runs)
 
     def _left(
-        self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None, numbers: dict[str, np.ndarray]
+        self,
+        duration: np.ndarray,
+        start: np.ndarray | None,
+        estimate: np.ndarray | None,
+        numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """What jobs that run at the cut have left: of their times, of what users asked for, and of their limits."""
         if start is None:

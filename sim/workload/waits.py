@@ -38,9 +38,11 @@ PROMPT = 120.0
 FEW = 3
 """Starts that show a limit, at least."""
 BINS = 60
+LEAST_BIN = 3600.0
+"""Stretches of time for which a capacity is inferred: so many, at least an hour each."""
 PRESSED = 0.5
 """The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
-NEAR = 0.97
+NEAR = 0.9
 """Of the whole capacity: what is held at most by so much of it was up."""
 MAX_JOBS = 5_000
 """Jobs whose waits are looked at second by second; of larger logs evenly chosen ones."""
@@ -114,7 +116,7 @@ class Limits:
 
 @dataclass
 class Order:
-    """Classes of one kind of label of which one passes the other: pairs (first, second, passes, passes back)."""
+    """Classes of one kind of label of which one passes the other: first, second, jobs passed, jobs passed back."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
@@ -277,8 +279,7 @@ def _limit(
     if roomy < FEW:
         return None
     most = _plateau(at[kept], steps.length[kept])
-    later = rows[jobs.start[rows] > warm]
-    if most is not None and float((own.at(jobs.start[later]) > most + SLACK).mean()) > SELDOM:
+    if most is not None and float((own.at(jobs.start[waited]) > most + SLACK).mean()) > SELDOM:
         most = None
     if most is None:
         if not _beyond_chance(prompt, roomy, ends, steps.times[-1]):
@@ -341,19 +342,20 @@ def capacity_curve(
     In a stretch of time in half of which jobs wait that would fit into the whole cluster and are at no limit, what was
     held there at most (and in the stretches next to it) is what was up; elsewhere the whole cluster.
     """
-    low, high = float(jobs.arrival[0]), float(jobs.start[-1] if len(jobs) else 0.0)
+    low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
-    if high <= low:
-        return curve
-    edges = np.linspace(low, high, BINS + 1)
-    bin_of = np.clip(np.searchsorted(edges, steps.times, side="right") - 1, 0, BINS - 1)
+    bins = min(BINS, int((high - low) / LEAST_BIN))
+    if bins < 2:
+        return np.maximum(curve, steps.held)
+    edges = np.linspace(low, high, bins + 1)
+    bin_of = np.clip(np.searchsorted(edges, steps.times, side="right") - 1, 0, bins - 1)
     pressed = np.zeros(len(steps.times), dtype=bool)
     for row, part in steps.waiting(jobs, _chosen(jobs, steps)):
         fits = capacity - steps.held[part] >= jobs.amount[row] - SLACK
         pressed[part] |= fits & ~_limited(jobs, steps, row, part, at_limit)
-    time = np.bincount(bin_of, steps.length, BINS)
-    share = np.bincount(bin_of, steps.length * pressed, BINS) / np.maximum(time, SLACK)
-    most = np.zeros(BINS)
+    time = np.bincount(bin_of, steps.length, bins)
+    share = np.bincount(bin_of, steps.length * pressed, bins) / np.maximum(time, SLACK)
+    most = np.zeros(bins)
     np.maximum.at(most, bin_of, steps.held)
     around = np.maximum(most, np.maximum(np.append(most[1:], 0.0), np.append(0.0, most[:-1])))
     doubtful = (share > PRESSED) & (around < NEAR * capacity) & (edges[:-1] >= warm)
@@ -370,15 +372,15 @@ def order_of(jobs: Jobs) -> Order | None:
     """The kind of label by which jobs pass each other one way only, as a partial order; None where none does.
 
     A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
-    passes in its favor outnumber those against it beyond chance (sign test, 99 %); pairs that follow from others are
-    left out.
+    of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %
+    for all pairs together); pairs that follow from others are left out.
     """
     best: tuple[int, Order] | None = None
     for kind in LABELS[1:]:
         if kind not in jobs.labels or not 2 <= len(jobs.names[kind]) <= MAX_CLASSES:
             continue
-        passes = _passes(jobs, jobs.labels[kind], len(jobs.names[kind]))
-        pairs = _surely(passes)
+        passes, waiting = _passes(jobs, jobs.labels[kind], len(jobs.names[kind]))
+        pairs = _surely(passes, waiting)
         if pairs:
             names = jobs.names[kind]
             told = [(names[a], names[b], int(passes[a, b]), int(passes[b, a])) for a, b in _reduced(pairs)]
@@ -388,9 +390,9 @@ def order_of(jobs: Jobs) -> Order | None:
     return None if best is None else best[1]
 
 
-def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> np.ndarray:
-    """How often a job of one class (row) passed one of another (column)."""
-    found = np.zeros((count, count))
+def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many waiting jobs of one class (column) were passed by any of another (row), and how many waited."""
+    found, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero(jobs.wait > SHORT)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
     for row in chosen.tolist():
@@ -398,27 +400,27 @@ def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> np.ndarray:
             continue
         later = slice(row + 1, int(np.searchsorted(jobs.arrival, jobs.start[row])))
         passed = (jobs.start[later] < jobs.start[row]) & (jobs.amount[later] >= jobs.amount[row]) & (codes[later] >= 0)
-        np.add.at(found[:, codes[row]], codes[later][passed], 1)
-    return found
+        found[np.unique(codes[later][passed]), codes[row]] += 1
+        waiting[codes[row]] += 1
+    return found, waiting
 
 
-def _surely(passes: np.ndarray) -> set[tuple[int, int]]:
-    from scipy.stats import binom
+def _surely(passes: np.ndarray, waiting: np.ndarray) -> set[tuple[int, int]]:
+    from scipy.stats import fisher_exact
 
     found = set()
-    for a in range(len(passes)):
-        for b in range(len(passes)):
-            total = passes[a, b] + passes[b, a]
-            if a != b and passes[a, b] > passes[b, a] and float(binom.sf(passes[a, b] - 1, total, 0.5)) < SURE:
-                found.add((a, b))
+    pairs = [(a, b) for a in range(len(passes)) for b in range(len(passes)) if a != b and passes[a, b]]
+    for a, b in pairs:
+        table = [[passes[a, b], waiting[b] - passes[a, b]], [passes[b, a], waiting[a] - passes[b, a]]]
+        if float(fisher_exact(table, alternative="greater")[1]) < SURE / len(pairs):
+            found.add((a, b))
     return found
 
 
 def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """Pairs that do not follow from two others; of a circle nothing follows."""
-    return sorted(
-        (a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in {x for pair in pairs for x in pair})
-    )
+    classes = {one for pair in pairs for one in pair}
+    return sorted((a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in classes))
 
 
 # Reasons --------------------------------------------------------------------------------------------------------
