@@ -71,7 +71,8 @@ def told(
     """Explain the recorded waits of a log; simulate and write what follows from them where asked."""
     from sim.experiment.from_log import compare, variants
     from sim.scenario.scenario import load
-    from sim.workload.waits import explain, jobs_of
+    from sim.workload.recorded_log import jobs_of
+    from sim.workload.waits import explain
 
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
@@ -182,12 +183,12 @@ def _variants(explained: Explained, compared: Compared) -> list[str]:
         rows.append([variant.name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
     found = ["", *terminal.table(rows, right=range(1, 6))]
     first, last = compared.variants[0], compared.variants[-1]
-    if len(compared.variants) > 1 and last.jobs:
+    if last is not first and not math.isnan(first.correlation) and not math.isnan(last.correlation):
         times = terminal.several([last.simulated, last.recorded], terminal.SECONDS)
         ranks = f"{first.correlation:.2f} to {last.correlation:.2f}"
         verb = "rises" if last.correlation > first.correlation else "goes"
-        means = f"the mean wait is {times[0]} against {times[1]} on record"
-        found += ["", f"With what was inferred the correlation {verb} from {ranks}, and {means}."]
+        average = f"the mean wait is {times[0]} against {times[1]} on record"
+        found += ["", f"With what was inferred the correlation {verb} from {ranks}, and {average}."]
     return found
 
 

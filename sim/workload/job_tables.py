@@ -217,26 +217,13 @@ class Assembly:
         if log.cut.warm_start:
             table.extra["at_cut"] = self._warm_up(table.arrival, start, arrival < self.begin)
         if log.times:
-            for name, kind in log.times.items():
-                values = numbers.pop(name, None)
-                if values is not None and name in columns.finite:
-                    table.times[kind] = values
-                    if estimate is not None and log.cut.estimates == "trace":
-                        known = np.isfinite(values) & ~np.isnan(estimate)
-                        table.estimates[kind] = np.where(known, estimate, values)
+            self._times(table, numbers, estimate)
         else:
             duration = of(np.frombuffer(block.duration))
             if log.cut.warm_start:
                 duration, estimate = self._left(duration, start, estimate, numbers)
             self._durations(table, duration, numbers.get("gpus"), estimate)
-        if start is not None and columns.numbers["start"]:
-            wait = start - arrival
-            if log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
-                wait = np.maximum(start, self.begin) - np.maximum(arrival, self.begin)
-                wait = np.maximum(0.0, wait - np.where(table.arrival == BEHIND, BEHIND, 0.0))
-            table.extra["recorded_start"] = table.arrival + wait
-        if due is not None and columns.numbers["due"]:
-            table.numbers["deadline"] = table.arrival + (due - arrival)
+        self._recorded(table, arrival, start, due)
         for name, values in numbers.items():
             if columns.numbers[name]:
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
@@ -249,6 +236,30 @@ class Assembly:
             table.id = self._by_turn(self._ids(block, kept, columns.ids))
             block.ids = []
         return table
+
+    def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
+        """Times by device, and what policies know of them."""
+        for name, kind in self.log.times.items():
+            values = numbers.pop(name, None)
+            if values is None or name not in self.columns.finite:
+                continue
+            table.times[kind] = values
+            if estimate is not None and self.log.cut.estimates == "trace":
+                known = np.isfinite(values) & ~np.isnan(estimate)
+                table.estimates[kind] = np.where(known, estimate, values)
+
+    def _recorded(
+        self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
+    ) -> None:
+        """Starts and deadlines, which keep their distance from the submissions however those move."""
+        if start is not None and self.columns.numbers["start"]:
+            wait = start - arrival
+            if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
+                wait = np.maximum(start, self.begin) - np.maximum(arrival, self.begin)
+                wait = np.maximum(0.0, wait - np.where(table.arrival == BEHIND, BEHIND, 0.0))
+            table.extra["recorded_start"] = table.arrival + wait
+        if due is not None and self.columns.numbers["due"]:
+            table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
         """What is in the cluster at the cut: 1 for jobs that run, 2 for those that wait; moves their submissions."""

@@ -13,9 +13,9 @@ from typing import Any
 from sim.errors import suggestion
 from sim.model.batch_times import Spread
 from sim.model.units import TIME, shown
+from sim.workload.log_map import unit_in_name
 from sim.workload.mapped_cells import bounded, plain, scaled
 from sim.workload.mapped_rows import fail, rows_of, tidied
-from sim.workload.mapping import unit_in_name
 from sim.workload.propose import form_of
 from sim.workload.text_rows import NUMBER, Complaints
 

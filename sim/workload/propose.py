@@ -12,58 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sim.workload.column_names import NAMES, WIDTHS
 from sim.workload.json_rows import first_sign
+from sim.workload.log_map import unit_in_name
 from sim.workload.mapped_cells import Instants, clock, guess_form
 from sim.workload.mapped_rows import LOOKED_AT, Rows, beginning, is_blank, tidied
-from sim.workload.mapping import BLANKS, NO_LIMIT, kind_of, unit_in_name
+from sim.workload.mapping import BLANKS, NO_LIMIT, kind_of
 from sim.workload.text_rows import NUMBER
-
-NAMES: dict[str, tuple[str, ...]] = {
-    "id": ("jobid", "id", "job", "jid", "jobname", "taskid", "name", "jobnumber", "uid", "jobidraw", "podname"),
-    "arrival": ("submittime", "submit", "submitted", "submittedtime", "submission", "submissiontime", "arrival",
-                "arrivaltime", "submitat", "submittedat", "creationtime", "createdat", "created", "qtime", "queuedat",
-                "queued", "ctime", "queuetime", "enqueuetime", "enqueued", "requesttime", "tsubmit", "timestamp"),
-    "start": ("starttime", "start", "started", "startedat", "begin", "begintime", "scheduledtime", "began",
-              "launchtime", "tstart", "starttimestamp", "dispatchtime", "allocatedat"),
-    "end": ("endtime", "end", "ended", "endedat", "finish", "finishtime", "finished", "finishedat", "completiontime",
-            "completed", "completedat", "stoptime", "tend", "deletiontime", "endtimestamp", "completion"),
-    "duration": ("runtime", "duration", "elapsed", "elapsedtime", "walltime", "wallclock", "runtimeseconds", "ranfor",
-                 "executiontime", "exectime", "elapsedraw", "walltimeused", "jobduration", "timeused", "usedwalltime"),
-    "wait": ("wait", "waittime", "queuewait", "waitingtime", "queuedfor", "timeinqueue", "pendingtime"),
-    "time_limit": ("timelimit", "walltimelimit", "requestedtime", "reqtime", "limit", "timelimitraw", "maxruntime",
-                   "requestedwalltime", "walltimerequested", "walltimereq", "reqwalltime", "timereq", "timelimits"),
-    "gpus": ("numgpus", "gpus", "gpu", "ngpus", "gpunum", "gpucount", "numgpu", "gpurequest", "gpusrequested",
-             "reqgpus", "allocgpus", "gpusallocated", "gpusalloc", "gpureq", "requestedgpus", "ngpu", "usedgpus"),
-    "cpus": ("cores", "cpus", "numcpus", "ncpus", "cpunum", "cpu", "numcores", "ncores", "cpucount", "alloccpus",
-             "reqcpus", "cpurequest", "cpusrequested", "cpureq", "processors", "nprocs", "slots", "vcpus",
-             "coresallocated", "cpusallocated", "requestedcores", "cpucores", "cpumilli", "millicpu", "millicores"),
-    "memory": ("memory", "mem", "reqmem", "memreq", "memoryrequest", "memorymb", "memgb", "ram", "allocmem",
-               "memoryrequested", "requestedmemory", "rammb", "ramgb", "memorymib"),
-    "gpu_memory": ("gpumemory", "gpumem", "vram", "gpumemorygb"),
-    "devices": ("gputype", "gpumodel", "gpuspec", "accelerator", "acceleratortype", "gpukind",
-                "gpuname", "gres", "kind", "model"),
-    "user": ("user", "username", "owner", "userid", "submitter", "usr", "who", "uname"),
-    "class": ("class", "jobtype", "type", "workload", "application", "app", "tasktype", "kind", "model"),
-    "queue": ("queue", "queuename"),
-    "partition": ("partition", "pool", "part"),
-    "vc": ("vc", "virtualcluster"),
-    "group": ("group", "groupname", "team", "department", "organization", "org"),
-    "account": ("account", "project", "projectname"),
-    "qos": ("qos", "tier"),
-    "status": ("status", "state", "exitstatus", "jobstate", "result", "jobstatus", "podphase"),
-    "recorded_node": ("nodelist", "node", "host", "nodes", "hostname", "machine", "hosts", "exechost", "nodename"),
-    "priority": ("priority", "prio"),
-    "deadline": ("deadline", "due", "duedate"),
-}  # fmt: skip
-"""Names that columns of logs have, without signs between words; the first is the surest."""
 
 NUMERIC = ("gpus", "cpus", "priority")
 INSTANTS = ("arrival", "start", "end", "deadline")
 DURATIONS = ("duration", "wait", "time_limit")
 TEXTS = ("devices", "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node")
-WIDTHS = ("nodes", "numnodes", "nnodes", "nodenum", "nodecount", "workernum", "workers", "numworkers", "instances",
-          "replicas", "instnum", "numinst", "numinstances", "allocnodes", "reqnodes")  # fmt: skip
-"""Names of columns with how many nodes or instances a job has."""
 GPU_NAME = re.compile(r"\b(?:nvidia|tesla|[avhplktb]\d{1,3}0?|mi\d{2,3}|[rg]tx)", re.IGNORECASE)
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 ORDER = (
