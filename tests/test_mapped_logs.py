@@ -270,7 +270,7 @@ def test_cells_with_separators_quotes_and_line_feeds(tmp_path: Path) -> None:
     path.write_text('at,name,took\r\n0,"a, ""b""\nc",5\r\n1,d,x\r\n')
     keys = {"columns": {"arrival": "at", "user": "name", "duration": "took"}, "time": "s"}
     assert refused("csv", path, **keys) == [
-        't.csv:4: column took: "x" is not a number, nor written as 1-02:03:04, 02:03:04 or 5 min'
+        't.csv:4: row 2, column took: "x" is not a number, nor written as 1-02:03:04, 02:03:04 or 5 min'
     ]
     path.write_text('at,name,took\r\n0,"a, ""b""\nc",5\r\n')
     assert checked("csv", path, **keys).user.tolist() == ['a, "b"\nc']
@@ -348,11 +348,11 @@ def test_dates_that_do_not_parse_are_named_with_row_and_column(tmp_path: Path) -
     path.write_text(LOG + "".join(f"31/12/2024 0{n}:00:00,1,1,1,x\n" for n in range(6)))
     assert refused("csv", path, columns=GOOD, time="%Y-%m-%d %H:%M:%S") == [
         *[
-            f't.csv:{4 + n}: column at: "31/12/2024 0{n}:00:00" is not of the form "%Y-%m-%d %H:%M:%S"; '
+            f't.csv:{4 + n}: row {3 + n}, column at: "31/12/2024 0{n}:00:00" is not of the form "%Y-%m-%d %H:%M:%S"; '
             'it reads as "%d/%m/%Y %H:%M:%S"'
             for n in range(3)
         ],
-        "t.csv:7: from here on, column at: 3 more cells cannot be read",
+        "t.csv:7: from row 6 on, column at: 3 more cells cannot be read",
     ]
     assert "seconds since 1970 need time: epoch s" in refused("csv", _log(path, "1709251200"), columns=GOOD)[0]
 
@@ -369,13 +369,15 @@ def _log(path: Path, cell: str) -> Path:
         ("at,ran_s,gpus,mem_gb,who\n", "t.csv: has no jobs"),
         (LOG + "2024-03-01 00:00:00,5,1\n", "t.csv:4: the row has 3 cells, but the header has 5 columns"),
         (LOG + '2024-03-01 00:00:00,5,1,4,"ann\n', "t.csv:4: cannot be read as a row of cells: a quotation mark"),
-        (LOG + "2024-03-01 00:00:00,,1,4,ann\n", "t.csv:4: column ran_s: the cell is blank, and nothing says what that "
-         "means for duration; missing: {duration: drop} leaves such jobs out"),
-        (LOG + "2024-03-01 00:00:00,-5,1,4,ann\n", 't.csv:4: column ran_s: "-5" is negative'),
-        (LOG + "2024-03-01 00:00:00,5 min,1,4,ann\n", 't.csv:4: column ran_s: "5 min" has a unit of its own, and units '
-         "says s"),
-        (LOG + '2024-03-01 00:00:00,"1,5",1,4,ann\n', 't.csv:4: column ran_s: "1,5" is not a number, nor written as'),
-        (LOG + "2024-03-01 00:00:00,5,1.5,4,ann\n", "t.csv:4: column gpus: 1.5 GPUs: a fraction is below 1"),
+        (LOG + "2024-03-01 00:00:00,,1,4,ann\n",
+         "t.csv:4: row 3, column ran_s: the cell is blank, and nothing says what that means for duration; missing: "
+         "{duration: drop} leaves such jobs out"),
+        (LOG + "2024-03-01 00:00:00,-5,1,4,ann\n", 't.csv:4: row 3, column ran_s: "-5" is negative'),
+        (LOG + "2024-03-01 00:00:00,5 min,1,4,ann\n",
+         't.csv:4: row 3, column ran_s: "5 min" has a unit of its own, and units says s'),
+        (LOG + '2024-03-01 00:00:00,"1,5",1,4,ann\n',
+         't.csv:4: row 3, column ran_s: "1,5" is not a number, nor written as'),
+        (LOG + "2024-03-01 00:00:00,5,1.5,4,ann\n", "t.csv:4: row 3, column gpus: 1.5 GPUs: a fraction is below 1"),
     ],
 )  # fmt: skip
 def test_a_log_that_is_damaged(tmp_path: Path, content: str, message: str) -> None:
@@ -394,7 +396,8 @@ def test_json_lines_that_are_none(tmp_path: Path) -> None:
     path.write_text('{"at": 0, "took": 1}\n{"at": 0,\n')
     assert refused("jsonl", path, **keys)[0].startswith("t.jsonl:2: the line is not JSON")
     path.write_text('{"at": 0, "took": [1]}\n')
-    assert refused("jsonl", path, **keys) == ["t.jsonl:1: column took: the cell holds neither a text nor a number"]
+    told = "t.jsonl:1: row 1, column took: the cell holds neither a text nor a number"
+    assert refused("jsonl", path, **keys) == [told]
     path.write_text('{"at": 0, "tooks": 1}\n')
     assert 'has no column "took"; did you mean "tooks"?' in refused("jsonl", path, **keys)[0]
 

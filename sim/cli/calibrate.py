@@ -124,7 +124,7 @@ def _from_tables(
         console.as_json({"profile": profile, "cross_validation": {s: _errors(one) for s, one in stages.items()}})
     else:
         console.lines(_judged(found.what, stages))
-    console.warnings([*found.remarks, *_few(stages)], quiet)
+    console.warnings([*found.remarks, *_few(stages), *_falling(found.stages)], quiet)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)
@@ -155,6 +155,15 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
 def _few(stages: dict[str, Shaped]) -> list[str]:
     few = [name for name, one in stages.items() if not one.judged]
     return [f"{', '.join(few)}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
+
+
+def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
+    """Stages whose times fall from one size to a larger one by more than noise."""
+    from sim.model.batch_times import StageTable
+    from sim.scenario.batch_table import remarks
+
+    tables = {name: StageTable(tuple(times), tuple(times.values())) for name, times in stages.items()}
+    return [text for name, table in tables.items() for text in remarks(table, name, False)]
 
 
 def _errors(one: Shaped) -> dict[str, Any]:

@@ -66,14 +66,14 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     gpus, cores = held(table)
     names = table.extra.get("recorded_node")
     if names is not None and all(name and "|" not in name for name in map(str, names.tolist())):
-        return _named(names, begin, begin + took, gpus, cores)
+        return _named(table, names, begin, begin + took, gpus, cores)
     if not gpus.any():
         return [{"name": "pool", "cpus": max(1, _most(begin, begin + took, cores))}]
     return _pools(table, begin, begin + took, gpus, cores)
 
 
 def _named(
-    names: np.ndarray, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
+    table: TaskTable, names: np.ndarray, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
 ) -> list[dict[str, Any]]:
     found = []
     for name in sorted(set(map(str, names.tolist()))):
@@ -81,9 +81,17 @@ def _named(
         most = [_most(begin[rows], end[rows], amount[rows]) for amount in (gpus, cores)]
         node: dict[str, Any] = {"name": name, "cpus": max(1, most[1])}
         if most[0]:
-            node["gpus"] = {"type": "gpu", "count": most[0]}
+            kinds = _kinds(table)[rows][gpus[rows] > 0]
+            node["gpus"] = {"type": str(kinds[0]), "count": most[0]}
         found.append(node)
     return found
+
+
+def _kinds(table: TaskTable) -> np.ndarray:
+    """The GPU type of each job, the first of those it may run on."""
+    if table.devices is None:
+        return np.full(len(table), "gpu", dtype=object)
+    return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
 
 
 def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
@@ -95,9 +103,7 @@ def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
 def _pools(
     table: TaskTable, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
 ) -> list[dict[str, Any]]:
-    kinds = np.full(len(table), "gpu", dtype=object)
-    if table.devices is not None:
-        kinds = np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
+    kinds = _kinds(table)
     on_gpu = on_gpus(table) & (gpus > 0)
     found: list[dict[str, Any]] = []
     rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}

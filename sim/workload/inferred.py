@@ -19,6 +19,8 @@ PRESSED = 0.5
 """The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
 NEAR = 0.9
 """Of the whole capacity: what is held at most by so much of it was up."""
+MAX_OF_GROUP = 500
+"""Jobs of a user, a queue, ... that are looked at for a limit, evenly chosen."""
 MAX_CLASSES = 24
 SURE = 0.01
 SELDOM = 0.2
@@ -75,6 +77,7 @@ def _limit(
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm)]
     if len(waited) < FEW:
         return None
+    waited = waited[np.unique(np.linspace(0, len(waited) - 1, min(len(waited), MAX_OF_GROUP)).astype(int))]
     own = Occupancy(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
     ends = np.sort(jobs.end[rows])
     at = own.at(steps.times)

@@ -194,6 +194,8 @@ def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None
     if len(parts) < 2:
         return None
     last = parts[-1]
+    if kind == "duration" and last.casefold() == "min" and column.rstrip().endswith((")", "]")):
+        return last, (60.0,)
     if kind == "duration" and last.casefold() in _SUFFIXES and last not in ("H", "S"):
         return last, (_SUFFIXES[last.casefold()],)
     if kind == "size" and last.casefold() in _SIZE_SUFFIXES:

@@ -23,6 +23,8 @@ TIMES = {**TIME, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "hour": 3600.
 LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 """A letter alone is a power of 1,024, as Slurm, LSF and Linux print sizes."""
 SIZES = {**SIZE, **LETTERS, **{f"{letter}i": factor for letter, factor in LETTERS.items()}}
+_LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS for end in ("", "B", "iB")}
+"""Sizes in whatever case; bits are written as such nowhere in logs."""
 COUNTS = {"milli": 1000.0, "percent": 100.0}
 """What one unit of a count is divided by."""
 EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
@@ -129,6 +131,8 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(f"is not a number, nor written as {examples}")
+    if units is SIZES and match[2] not in units and match[2].casefold() in _LOWER:
+        return scaled(match[1], units[_LOWER[match[2].casefold()]])
     if match[2] not in units:
         raise ValueError(f"has the unit {match[2]}, which is not known here{suggestion(match[2], units)}")
     return scaled(match[1], units[match[2]])

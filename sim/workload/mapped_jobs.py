@@ -32,11 +32,13 @@ class MappedJobs:
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}
         """Cells of each target that cannot be read."""
-        self.more: dict[str, int] = {}
-        """The first of those that are not named, by column."""
+        self.more: dict[str, tuple[int, int | None]] = {}
+        """Row and line of the first of those that are not named, by column."""
         self.blank: dict[str, int] = {}
         self.blank_at: dict[str, int | None] = {}
         self.first = math.inf
+        self.row = 0
+        """Number of the present row, from 1, headers not counted."""
         columns = made.columns
         self.typed = [name for name in columns if name.startswith(mapping.GPU_TIME) or name in ("gpu_time", "cpu_time")]
         if self.typed not in ([], ["gpu_time"], ["cpu_time"]):
@@ -47,6 +49,7 @@ class MappedJobs:
 
     def take(self, line: int, cells: dict[str, Any]) -> None:
         """A row: a job, one left out, or complaints."""
+        self.row += 1
         found: dict[str, Any] = {}
         fine, dropped = True, ""
         for target, source in self.made.columns.items():
@@ -145,31 +148,32 @@ class MappedJobs:
     def _complain(self, line: int, target: str, column: str, message: str) -> None:
         count = self.bad[column] = self.bad.get(column, 0) + 1
         if count == SHOWN + 1:
-            self.more[column] = line
+            self.more[column] = self.row, self._place(line)
         if count <= SHOWN:
-            place, where = (None, f"row {line}, ") if self.log.word == "row" else (line, "")
-            self.log.complaints.add(f"{where}column {column}: {message}", place)
+            self.log.complaints.add(f"row {self.row}, column {column}: {message}", self._place(line))
+
+    def _place(self, line: int) -> int | None:
+        """The line of a row, in files that have lines."""
+        return None if self.log.word == "row" else line
 
     def _complain_blank(self, line: int, target: str, source: Source) -> None:
         count = self.blank[target] = self.blank.get(target, 0) + 1
         if count == 1:
-            place, where = (None, f"row {line}, ") if self.log.word == "row" else (line, "")
             ways = f"missing: {{{target}: drop}} leaves such jobs out"
             ways += "" if target in mapping.NO_DEFAULT else ", default takes what a table without the column has"
-            text = f"{where}{_of(source)}: the cell is blank, and nothing says what that means for {target}; {ways}"
-            self.blank_at[target] = place
-            self.log.complaints.add(text, place)
+            text = f"row {self.row}, {_of(source)}: the cell is blank, and nothing says what that means for {target}"
+            text = f"{text}; {ways}"
+            self.blank_at[target] = self._place(line)
+            self.log.complaints.add(text, self._place(line))
 
     def finish(self) -> None:
         """Count what was not named, and say what there is to know of the dates."""
         log = self.log
         for column, count in self.bad.items():
             if count > SHOWN:
-                place = self.more[column]
+                row, place = self.more[column]
                 more = "1 more cell" if count == SHOWN + 1 else f"{count - SHOWN:,} more cells"
-                where = f"from row {place} on, " if log.word == "row" else "from here on, "
-                text = f"{where}column {column}: {more} cannot be read"
-                log.complaints.add(text, None if log.word == "row" else place)
+                log.complaints.add(f"from row {row} on, column {column}: {more} cannot be read", place)
         for target, count in self.blank.items():
             if count > 1:
                 more = "1 more cell is" if count == 2 else f"{count - 1:,} more cells are"

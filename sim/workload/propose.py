@@ -16,10 +16,12 @@ from sim.workload.column_names import NAMES, WIDTHS
 from sim.workload.json_rows import first_sign
 from sim.workload.log_map import unit_in_name
 from sim.workload.mapped_cells import Instants, clock, guess_form
-from sim.workload.mapped_rows import LOOKED_AT, Rows, beginning, is_blank, tidied
+from sim.workload.mapped_rows import LOOKED_AT, Rows, beginning, fail, is_blank, tidied
 from sim.workload.mapping import BLANKS, NO_LIMIT, kind_of
 from sim.workload.text_rows import NUMBER
 
+MINUTES = "min"
+"""At the end of a name: minutes, or a minimum."""
 NUMERIC = ("gpus", "cpus", "priority")
 INSTANTS = ("arrival", "start", "end", "deadline")
 DURATIONS = ("duration", "wait", "time_limit")
@@ -66,6 +68,8 @@ class Column:
     def names(self, target: str) -> list[str]:
         """By which it may be known: with and without a unit of the target's kind at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
+        if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
+            return [self.plain, self.plain.removesuffix(MINUTES)]
         return [self.plain, self.plain.removesuffix(unit[0].casefold())] if unit else [self.plain]
 
     @property
@@ -299,10 +303,12 @@ def _durations(chosen: dict[str, Column], found: Proposal) -> None:
         if told:
             units[target] = _unit_of(told[1][0])
             continue
-        units[target] = _measured(target, chosen) or "s"
-        if not _measured(target, chosen):
-            text = f'units: "{column.name}" ({target}) has no unit in its name; s was taken'
-            found.unsure.append(text)
+        measured = _measured(target, chosen)
+        minutes = column.plain.endswith(MINUTES)
+        units[target] = measured or ("min" if minutes else "s")
+        if not measured:
+            what = "may be minutes or a minimum" if minutes else "has no unit in its name"
+            found.unsure.append(f'units: "{column.name}" ({target}) {what}; {units[target]} was taken')
     if "duration" not in chosen and {"start", "end"} <= set(chosen):
         found.keys["columns"]["duration"] = {"difference": [chosen["end"].name, chosen["start"].name]}
 
@@ -426,7 +432,10 @@ def form_of(path: Path) -> str:
 
     if path.suffix.lower() in PARQUET:
         return "parquet"
-    return "jsonl" if first_sign(path) == "{" else "csv"
+    sign = first_sign(path)
+    if sign == "[":
+        raise fail(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+    return "jsonl" if sign == "{" else "csv"
 
 
 def written(proposal: Proposal) -> str:
@@ -440,6 +449,8 @@ def written(proposal: Proposal) -> str:
     keys = proposal.keys
     lines += [f"      {_pair('format', keys['format'])}", f"      {_pair('path', keys['path'])}", "      columns:"]
     pairs = [(_pair(target, column), proposal.examples.get(target, "")) for target, column in keys["columns"].items()]
+    if not pairs:
+        lines[-1] += " {}"
     width = max((len(pair) for pair, _ in pairs), default=0)
     lines += [f"        {pair:<{width}}  # {example}" if example else f"        {pair}" for pair, example in pairs]
     lines += [f"      {_pair(key, keys[key])}" for key in ("units", "time", "missing", "separator") if key in keys]
