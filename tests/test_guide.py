@@ -29,8 +29,16 @@ JobID|User|Account|Partition|Submit|Start|End|State|Timelimit|AllocTRES|NodeList
 5|ann|lab|gpu|2026-01-01T00:00:00|2026-01-01T00:00:10|2026-01-01T00:01:10|COMPLETED|00:05:00|cpu=8,gres/gpu:a100=2|n01
 6|bob|lab|gpu|2026-01-01T00:01:00|2026-01-01T00:01:10|2026-01-01T00:03:00|TIMEOUT|00:01:00|cpu=4,mem=500M|n01
 """
+JOBS = """\
+job,submit_time,wait_s,runtime_s,nodes,gpus_per_node,mem,user,queue
+1,2026-01-01 00:00:00,30,3600,1,4,64G,ann,q1
+2,2026-01-01 00:10:00,0,,1,1,16G,,q2
+3,2026-01-01 00:20:00,5,120,1,2,,bob,q2
+"""
 NODES = "NodeName=n01 CPUTot=64 Gres=gpu:a100:4(S:0-1) RealMemory=512000 State=IDLE\n"
 SERVICE = "service: {upload: {per_item: 0.1 ms}, compute: {per_item: 1 ms, fixed: 5 ms}, download: {fixed: 0.1 ms}}\n"
+MEASURED = {1: 6.1, 2: 6.3, 4: 6.6, 8: 7.2, 16: 11.9, 32: 21.5, 64: 40}
+LATENCIES = "model,size,p50_ms\n" + "".join(f"resnet50,{size},{time}\n" for size, time in MEASURED.items())
 REQUESTS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 00:{minute:02}:00.0000000,{100 + minute},20\n" for minute in range(20)
 )
@@ -39,13 +47,16 @@ FILES: dict[str, dict[str, str]] = {
         "pods.csv": "scenarios/clusters/pods.csv",
         "nodes.csv": "scenarios/clusters/pods-nodes.csv",
         "sacct.txt": SACCT,
+        "jobs.csv": JOBS,
         "nodes.txt": NODES,
     },
     "calibrate": {
+        "latencies.csv": LATENCIES,
         "network.service.yaml": SERVICE,
         "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
         "AzureLLMInferenceTrace_code.csv": REQUESTS,
     },
+    "how-to/from-a-log": {"site-log.csv": "scenarios/clusters/site-log.csv"},
     "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
     "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
 }

@@ -329,6 +329,21 @@ def test_pods_on_parts_of_gpus(tmp_path):
 
 
 @pytest.mark.slow
+def test_jobs_of_a_site():
+    name = "jobs-of-a-site"
+    tasks = runs(name).tasks
+    recorded = (tasks["recorded_start"] - tasks["arrival"]).mean()
+    means = [runs(name, policy).metric("wait_mean") for policy in ("fcfs", "easy_backfill", "sjf")]
+    states(name, "On record they waited 6.09 h in the mean", recorded / 3600)
+    states(name, "5.65 h under fcfs, 2.40 h under easy_backfill and 1.60 h under sjf", *(one / 3600 for one in means))
+
+
+@pytest.mark.slow
+def test_the_script_beside_a_sites_log_writes_it(capsys):
+    runpy.run_path(str(FOLDER / "clusters" / "make_site_log.py"), run_name="__main__")
+    assert capsys.readouterr().out == (FOLDER / "clusters" / "site-log.csv").read_text()
+
+
 def test_shares_of_gpus():
     name = "shares-of-gpus"
     worst, best, first, fgd = (

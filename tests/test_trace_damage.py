@@ -32,9 +32,18 @@ DAG = "1 4 0.5\n2 8 1 1\n3 -1 2 1,2\n"
 MATRIX = "3 2\n1.5 2\n3 4\n5 -1\n"
 WORKFLOW = json.dumps(GRAPH, indent=1)
 
+MAPPED = "at,took,gpus\n2026-01-01 00:00:00,10,1\n2026-01-01 00:00:05,20,2\n"
+LINES = '{"at": "2026-01-01 00:00:00", "took": 10, "gpus": 1}\n{"at": "2026-01-01 00:00:05", "took": 20, "gpus": 2}\n'
+
+MAPPING = {"columns": {"arrival": "at", "duration": "took", "gpus": "gpus"}}
+BINARY = {"parquet"}
+"""Formats of which a text editor cannot damage a file; see test_mapped_logs."""
+TEXTS = sorted(set(BUILTIN) - BINARY)
+
 EXAMPLES = {
-    "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "gavel": TEN,
-    "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "kubernetes": PODS_JSON, "mooncake": MOON, "openb": PODS,
+    "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "csv": MAPPED,
+    "gavel": TEN, "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "jsonl": LINES, "kubernetes": PODS_JSON,
+    "mooncake": MOON, "openb": PODS,
     "pai": TASKS, "philly": PHILLY, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
     "wfformat": WORKFLOW,
 }  # fmt: skip
@@ -46,6 +55,8 @@ NEGATIVE = {
     "alibaba_spot": ("50,20", "-50,20", ':3: column submit_time: "-50" is negative'),
     "azure_llm": ("00:00:01", "00:00:-1", ":4: column TIMESTAMP: "),
     "burstgpt": ("45,", "-45,", ':3: column Timestamp: "-45" is negative'),
+    "csv": (",20,", ",-20,", ':3: row 2, column took: "-20" is negative'),
+    "jsonl": ('"took": 20', '"took": -20', ':2: row 2, column took: "-20" is negative'),
     "gavel": ("\t0\nB", "\t-7\nB", ':1: column arrival: "-7" is negative'),
     "hcsp": ("3 4", "3 -4", ':3:3: column gpu_time.m1: "-4" is negative'),
     "helios": ("18:41:11,2020-06-09 18:42:11", "18:41:11,2020-06-09 18:40:11", "ended before they began"),
@@ -64,6 +75,8 @@ NEGATIVE = {
 """What to replace by what, and the complaint, or where the logs are known for it the count in the notes."""
 
 SEPARATORS = {
+    "csv": (",", "~", ' has no column "at"; it has at~took~gpus'),
+    "jsonl": (":", "=", ":1: the line is not JSON"),
     "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs, expected are 10 or 7; they are separated by"),
     "hcsp": (" ", ",", ':1: "3,2" is no number; times are separated by white space'),
     "hetero_dag": (" ", ";", ":1"),
@@ -79,11 +92,13 @@ SEPARATORS = {
 """Elsewhere columns are separated by commas, and by semicolons in the damaged file."""
 
 MISSING = {
-    "acme": ("submit_time,", ',2023-05-17 11:00:00+00:00', ':1: no column "submit_time"'),
+    "acme": ("submit_time,", ",2023-05-17 11:00:00+00:00", ':1: no column "submit_time"'),
     "alibaba_dlrm": ("gpu_request", "", ':1: no column "gpu_request"'),
     "alibaba_spot": ("duration", "", ':1: no column "duration"'),
     "azure_llm": ("ContextTokens", "", ':1: no column "ContextTokens"'),
     "burstgpt": ("Request tokens", "", ':1: no column "Request tokens"'),
+    "csv": ("took", "", 'has no column "took"; did you mean "x_took"?'),
+    "jsonl": ('"took"', "", 'no line has a key "took"'),
     "gavel": ("A\tpython x\tdir\t", "A\t", ":1: the row has 8 columns separated by tabs, expected are 10 or 7"),
     "hcsp": ("3 4", "3", ": "),
     "helios": ("gpu_num", "", ':1: no column "gpu_num"'),
@@ -112,6 +127,8 @@ def read(tmp_path):
         if form == "gavel":
             options["throughputs"] = tmp_path / "throughputs.json"
             options["throughputs"].write_text(THROUGHPUTS)
+        if form in ("csv", "jsonl"):
+            options |= MAPPING
         return registry.entry("traces", form)(path, **options)
 
     return of
@@ -132,16 +149,16 @@ def complaint(read, tmp_path):
 
 def test_there_is_an_example_of_every_format():
     """A reader that is added without one fails here."""
-    assert set(EXAMPLES) == set(BUILTIN) == set(NEGATIVE) == set(MISSING)
+    assert set(EXAMPLES) == set(BUILTIN) - BINARY == set(NEGATIVE) == set(MISSING)
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_the_examples_are_sound(read, form):
     table = read(form)
     assert len(table) >= 2 and np.isfinite(table.arrival).all()
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_a_truncated_or_broken_archive(complaint, read, form):
     noise = np.random.default_rng(0).integers(32, 127, 50_000, dtype=np.uint8).tobytes()
     whole = gzip.compress(EXAMPLES[form].encode() + noise)
@@ -151,7 +168,7 @@ def test_a_truncated_or_broken_archive(complaint, read, form):
     assert packed.arrival.tolist() == read(form).arrival.tolist()
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_a_small_file_does_not_fill_the_memory(complaint, read, form, monkeypatch):
     """One limit for all, whether the file says how much is in it or, having been tampered with, does not."""
     packed = gzip.compress(EXAMPLES[form].encode())
@@ -170,7 +187,7 @@ def test_the_limit_is_a_multiple_of_the_size():
     assert compressed.limit_of(1_000_000) == 50_000_000 and compressed.limit_of(1000) == 32_000_000
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_text_that_is_not_utf8(complaint, form):
     text = EXAMPLES[form].encode()
     middle = len(text) // 2
@@ -179,7 +196,7 @@ def test_text_that_is_not_utf8(complaint, form):
     assert "is not UTF-8 text (byte 0xff); save it as UTF-8" in found and f":{line}" in found
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_negative_times(read, complaint, form):
     old, new, message = NEGATIVE[form]
     text = EXAMPLES[form]
@@ -191,14 +208,14 @@ def test_negative_times(read, complaint, form):
         assert any(message in note and "(first: line" in note for note in read(form, text).notes)
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_another_separator(complaint, form):
     old, new, message = SEPARATORS.get(form, (",", ";", ":1: its columns are separated by semicolons"))
     text = EXAMPLES[form].replace(",", ".") if form == "slurm" else EXAMPLES[form]
     assert message in complaint(form, text.replace(old, new))
 
 
-@pytest.mark.parametrize("form", sorted(BUILTIN))
+@pytest.mark.parametrize("form", TEXTS)
 def test_a_missing_column(complaint, form):
     old, new, message = MISSING[form]
     text = EXAMPLES[form]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, INSTANCES, JOBS, PHILLY, SEVEN, THROUGHPUTS, WORKFLOW, pod
 from test_trace_damage import EXAMPLES as ALL
+from test_trace_damage import MAPPING
 from tiers import examples, spread
 
 from sim import registry
@@ -27,7 +28,7 @@ NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "requests
 """Formats that are read as a whole: requests, matrices, task graphs, and the task table itself."""
 EXAMPLES = {form: text for form, text in ALL.items() if form not in NOT_LOGS} | {"flat": FLAT, "seven": SEVEN}
 FORMATS = {"flat": "philly", "seven": "gavel"}
-HEADERS = {"swf": 3, "gavel": 0, "seven": 0, "pai": 0}
+HEADERS = {"jsonl": 0, "swf": 3, "gavel": 0, "seven": 0, "pai": 0}
 """Lines before the first job, where it is not one."""
 
 
@@ -43,6 +44,8 @@ def options(tmp_path):
         if format_of(form) == "gavel":
             (tmp_path / "throughputs.json").write_text(THROUGHPUTS)
             return {"throughputs": tmp_path / "throughputs.json"}
+        if form in ("csv", "jsonl"):
+            return MAPPING
         if form == "pai":
             (tmp_path / "jobs.csv").write_text(JOBS)
             (tmp_path / "instances.csv").write_text(INSTANCES)
@@ -317,6 +320,8 @@ def clock(second, day="2020-01-01 "):
 
 
 ROWS = {
+    "csv": lambda n: f"2026-01-{1 + n % 28:02} {n % 24:02}:{n % 60:02}:00,{n % 500 + 0.5},{n % 9}",
+    "jsonl": lambda n: f'{{"at": "2026-01-{1 + n % 28:02} {n % 24:02}:{n % 60:02}:00", "took": {n % 500}, "gpus": 1}}',
     "acme": lambda n: f"job{n},u{n % 50},1,8,64,5,Pretrain,DONE,{clock(n)},{clock(n)},{clock(n)}",
     "alibaba_dlrm": lambda n: f"i_{n},HN,app_{n % 9},12,12,1,1,25,25,1,1,1,1,8,{n},{n},{n + 60}",
     "alibaba_spot": lambda n: f"{n},{n % 50},A100,15,8,4,{n},60,Spot",

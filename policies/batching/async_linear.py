@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.linear_fit import LinearFit
+from policies.batching.linear_fit import LinearFit, line_remarks
 from policies.batching.sizing import limit
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
@@ -76,10 +76,11 @@ class AsyncLinear(Batching):
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         serial = list(dict.fromkeys(mode.type.name for mode in modes if mode.on_cpu or mode.type.streams == 1))
+        lines = line_remarks(modes)
         if not serial:
-            return ()
+            return lines
         text = f"overlaps nothing on {' and '.join(serial)}, where one launch is in flight at a time: it does what "
-        return (f"{text}serial_greedy does; give the GPUs streams: 2",)
+        return [f"{text}serial_greedy does; give the GPUs streams: 2", *lines]
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         kinds = {mode.type.name for mode in queue.service.shape.modes}

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
+from policies.batching.linear_fit import line_remarks
 from policies.batching.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
+from sim.model.tasks import Mode
 from sim.model.units import Seconds
 from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
 
@@ -60,6 +63,9 @@ class ClipperQuantile(Batching):
         """Of those before the last of each power of two: without them the slope is lost when all sizes are alike."""
         self.fresh: dict[Device, int] = {}
         """Batches since the last fit."""
+
+    def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
+        return line_remarks(modes)
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         if self.slo is None:

@@ -10,7 +10,13 @@ Cost: O(1) amortised a batch.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
+from sim.model.batch_times import StageTable
+from sim.model.tasks import Mode
+
+OFF = 0.01
+"""Measured times that are off a line by more than this share are remarked where a policy takes them for one."""
 PULL = 0.1
 """Weight of the former slope, as a sum of squared deviations of sizes, in squared mean sizes."""
 
@@ -87,3 +93,18 @@ class LinearFit:
         else:
             self.slope = min(self.slope, seconds / size)
         self.fixed = seconds - self.slope * size
+
+
+def line_remarks(modes: Sequence[Mode]) -> list[str]:
+    """Where measured stage times are no line: for policies that take them for one."""
+    found = []
+    for mode in modes:
+        for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):
+            if not isinstance(stage, StageTable):
+                continue
+            line = stage.line()
+            if line.worst > OFF:
+                fitted = f"{1e3 * line.per_item:.4g} ms · n + {1e3 * line.fixed:.4g} ms"
+                off = f"off by up to {line.worst:.1%} (batches of {line.at})"
+                found.append(f"takes stage times for lines; the one nearest to {name} on {mode} is {fitted}, {off}")
+    return found

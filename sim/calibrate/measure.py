@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.calibrate.device import Device, Overlapping
 from sim.calibrate.fit import Line, fit
+from sim.calibrate.shapes import Shaped
 from sim.errors import HetsimError
 
 LEAST_SECONDS = 1e-9
@@ -123,6 +124,28 @@ def service_profile(found: Measured) -> dict[str, Any]:
         service |= {"upload": _stage(found.stage("upload")), "download": _stage(found.stage("download"))}
     service["max_batch"] = found.batches[-1]
     return {"service": service, "measured": _measured(found)}
+
+
+def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
+    """The service profile of times that were measured elsewhere, in the shapes that were chosen."""
+    service: dict[str, Any] = {}
+    for name in ("upload", "compute", "download"):
+        if name in stages:
+            one = stages[name]
+            line = Line(*one.line, ())
+            service[name] = _stage(line) if one.chosen == "line" else {n: _time(t) for n, t in one.knots.items()}
+    compute = stages["compute"]
+    service["max_batch"] = compute.sizes[-1]
+    about = {
+        name: {
+            "shape": one.chosen,
+            "sizes": list(one.sizes),
+            "times_ms": [float(f"{1e3 * value:.6g}") for value in one.seconds],
+            "cross_validation": {judged.shape: round(judged.error, 4) for judged in one.judged},
+        }
+        for name, one in stages.items()
+    }
+    return {"service": service, "measured": {"from": what, "stages": about}}
 
 
 def link_profile(found: Measured) -> dict[str, Any] | None:

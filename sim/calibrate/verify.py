@@ -14,6 +14,7 @@ import numpy as np
 
 from sim.calibrate.device import Device, Overlapping
 from sim.calibrate.fit import Line
+from sim.model.batch_times import StageTable
 
 POLL = 2e-5
 """Seconds between looks at what is in flight."""
@@ -47,18 +48,20 @@ class RealClock:
 class Profile:
     """What a service profile says of its stages."""
 
-    upload: Line
-    compute: Line
-    download: Line
+    upload: Line | StageTable
+    compute: Line | StageTable
+    download: Line | StageTable
     max_batch: int
 
     @classmethod
     def of(cls, service: Any) -> Profile:
         """From a validated `service:` section."""
 
-        def line(stage: Any) -> Line:
+        def line(stage: Any) -> Line | StageTable:
             if stage is None:
                 return Line(0.0, 0.0, ())
+            if stage.measured is not None:
+                return stage.measured
             each = stage.per_item
             return Line(float(getattr(each, "mean", each) or 0.0), stage.fixed, ())
 

@@ -14,6 +14,7 @@ from sim.cli.options import JSON, QUIET
 if TYPE_CHECKING:
     from sim.calibrate.device import Device
     from sim.calibrate.measure import Measured
+    from sim.calibrate.shapes import Shaped
     from sim.calibrate.verify import Row
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
@@ -23,8 +24,17 @@ LOADS = (0.3, 0.7)
 
 
 @click.command(short_help="Measure this machine's device and write profiles for scenarios.")
-@click.option("--model", required=True, metavar="MODULE:FACTORY",
+@click.option("--model", metavar="MODULE:FACTORY",
               help="A function without arguments that makes a PyTorch module or a device.")
+@click.option("--from", "tables", multiple=True, metavar="[SIZE=]FILE",
+              help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).")
+@click.option("--batch", default="batch", show_default=True, metavar="COLUMN", help="With --from: the batch size.")
+@click.option("--time", "time_", default="time", show_default=True, metavar="COLUMN", help="With --from: the time.")
+@click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
+@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
+@click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
+@click.option("--as", "shape", type=click.Choice(["line", "broken-line", "table"]),
+              help="With --from: the shape, in place of the one that cross-validation chooses.")
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
@@ -46,14 +56,23 @@ LOADS = (0.3, 0.7)
 @JSON
 @QUIET
 def calibrate(
-    model: str, batches: str, repeats: int, where: str, out: Path, name: str | None, force: bool, profile: Path | None,
-    rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
+    model: str | None, tables: tuple[str, ...], batch: str, time_: str, unit: str | None, rows: tuple[str, ...],
+    samples: bool, shape: str | None, batches: str, repeats: int, where: str, out: Path, name: str | None,
+    force: bool, profile: Path | None, rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Measure upload, compute and download of batches on this machine's own GPU or CPU.
 
     Fits the linear model per_item · n + fixed to each stage and writes a service profile and a link profile, which
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
+
+    With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
+    judged by cross-validation, and written as a service profile.
     """
+    if (model is None) == (not tables):
+        raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
+    if model is None:
+        _from_tables(tables, batch, time_, unit, rows, samples, shape, out, name, force, as_json, quiet)
+        return
     from sim.calibrate.load import load_device
 
     sizes = _sizes(batches)
@@ -70,6 +89,103 @@ def calibrate(
             if target.exists():
                 raise click.UsageError(f"{target} exists; --force replaces it")
     _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
+
+
+def _from_tables(
+    tables: tuple[str, ...], batch: str, time: str, unit: str | None, rows: tuple[str, ...], samples: bool,
+    shape: str | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Write a profile of times that were measured elsewhere, and say how well each shape foretells them."""
+    from sim.calibrate import tables as read
+    from sim.calibrate.measure import from_elsewhere
+    from sim.calibrate.shapes import shaped
+    from sim.experiment.directory import folder_name
+    from sim.model.files import write_text, write_whole
+    from sim.model.units import TIME
+    from sim.scenario.document import dump
+
+    if unit is not None and unit not in TIME:
+        raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
+    files = [_sized(text) for text in tables]
+    begin = out / folder_name(name or files[0][1].stem)
+    target = begin.with_name(f"{begin.name}.service.yaml")
+    if target.exists() and not force:
+        raise click.UsageError(f"{target} exists; --force replaces it")
+    if read.is_perf_analyzer(files[0][1]):
+        found = read.perf_analyzer(files)
+    elif len(files) > 1 or files[0][0] is not None:
+        raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
+    else:
+        found = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
+    wanted = None if shape is None else shape.replace("-", " ")
+    stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in found.stages.items()}
+    profile = from_elsewhere(found.what, stages)
+    if as_json:
+        console.as_json({"profile": profile, "cross_validation": {s: _errors(one) for s, one in stages.items()}})
+    else:
+        console.lines(_judged(found.what, stages))
+    console.warnings([*found.remarks, *_few(stages), *_falling(found.stages)], quiet)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, partial(write_text, text=dump(profile)))
+    console.note(f"profile: {target}", quiet)
+
+
+def _sized(text: str) -> tuple[int | None, Path]:
+    """SIZE=FILE, or FILE alone."""
+    from sim.errors import Problem, ScenarioError
+
+    size, sign, rest = text.partition("=")
+    number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
+    path = Path(rest if number is not None else text)
+    if not path.is_file():
+        raise ScenarioError(Problem("there is no such file", file=str(path)))
+    return number, path
+
+
+def _picked(rows: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in rows:
+        column, sign, value = text.partition("=")
+        if not sign or not column:
+            raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
+        found[column] = value
+    return found
+
+
+def _few(stages: dict[str, Shaped]) -> list[str]:
+    few = [name for name, one in stages.items() if not one.judged]
+    return [f"{', '.join(few)}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
+
+
+def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
+    """Stages whose times fall from one size to a larger one by more than noise."""
+    from sim.model.batch_times import StageTable
+    from sim.scenario.batch_table import remarks
+
+    tables = {name: StageTable(tuple(times), tuple(times.values())) for name, times in stages.items()}
+    return [text for name, table in tables.items() for text in remarks(table, name, False)]
+
+
+def _errors(one: Shaped) -> dict[str, Any]:
+    return {
+        "chosen": one.chosen,
+        "worst_deviation": one.off,
+        "shapes": {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged},
+    }
+
+
+def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
+    from sim.report import terminal
+
+    rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
+    for name, one in stages.items():
+        for judged in one.judged:
+            chosen = f"chosen; off by up to {one.off:.1%}" if judged.shape == one.chosen else ""
+            errors = [f"{judged.error:.1%} ± {judged.standard_error:.1%}", f"{judged.worst:.1%}"]
+            rows.append([name, judged.shape, *errors, str(judged.worst_size), chosen])
+        if not one.judged:
+            rows.append([name, one.chosen, "–", "–", "–", "chosen"])
+    return [what, "", *terminal.table(rows, right=range(2, 5))]
 
 
 def _sizes(text: str) -> list[int]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.model.cluster import WHOLE, Device, Partition
+from sim.model.cluster import MILLI, WHOLE, Device, Partition
 from sim.model.tasks import Mode
 
 
 class Budget:
-    """GPUs (millionths) and nodes in use by the jobs of one partition with a limit on either."""
+    """GPUs (millionths), cores (thousandths) and nodes in use by the jobs of one partition with a limit on any."""
 
-    __slots__ = ("partition", "most_gpus", "most_nodes", "gpus", "on", "mask")
+    __slots__ = ("partition", "most_gpus", "most_cpus", "most_nodes", "gpus", "cpus", "on", "mask")
 
     def __init__(self, partition: Partition):
         self.partition = partition
         self.most_gpus = None if partition.max_gpus is None else round(partition.max_gpus * WHOLE)
+        self.most_cpus = None if partition.max_cpus is None else round(partition.max_cpus * MILLI)
         self.most_nodes = partition.max_nodes
-        self.gpus = 0
+        self.gpus = self.cpus = 0
         self.on: dict[int, int] = {}
         """Devices in use by node."""
         self.mask = 0
@@ -26,17 +27,19 @@ class Budget:
     def copy(self) -> Budget:
         """One on which takes and gives can be tried out."""
         other = Budget(self.partition)
-        other.gpus, other.on, other.mask = self.gpus, dict(self.on), self.mask
+        other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other
 
     def take(self, mode: Mode, devices: Iterable[Device]) -> None:
         self.gpus += mode.gpus * mode.share
+        self.cpus += mode.cpus
         for device in devices:
             self.on[device.node] = self.on.get(device.node, 0) + 1
             self.mask |= 1 << device.node
 
     def give(self, mode: Mode, devices: Iterable[Device]) -> None:
         self.gpus -= mode.gpus * mode.share
+        self.cpus -= mode.cpus
         for device in devices:
             left = self.on[device.node] - 1
             if left:
@@ -46,7 +49,9 @@ class Budget:
                 self.mask &= ~(1 << device.node)
 
     def enough(self, mode: Mode) -> bool:
-        """Are there GPUs left for one more launch, nodes aside?"""
+        """Are there GPUs and cores left for one more launch, nodes aside?"""
+        if self.most_cpus is not None and self.cpus + mode.cpus > self.most_cpus:
+            return False
         return self.most_gpus is None or self.gpus + mode.gpus * mode.share <= self.most_gpus
 
     def new_nodes(self) -> int:
@@ -62,9 +67,12 @@ class Budget:
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
         """Why the limits do not allow a launch there, as the end of a sentence; None if they do."""
         if not self.enough(mode):
-            used, most = self.gpus / WHOLE, self.partition.max_gpus
-            held = f"jobs of partition {self.partition} hold {used:g} of their {most:g} GPUs"
-            return f"{held}, and the mode needs {mode.gpu_share:g}"
+            limits = ((self.most_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
+                      (self.most_cpus, self.cpus, mode.cpus, MILLI, "cores"))  # fmt: skip
+            for most, used, more, unit, what in limits:
+                if most is not None and used + more > most:
+                    held = f"jobs of partition {self.partition} hold {used / unit:g} of their {most / unit:g} {what}"
+                    return f"{held}, and the mode needs {more / unit:g}"
         new = {device.node: None for device in devices if device.node not in self.on}
         if len(new) > self.new_nodes():
             return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.most_nodes} allowed"

@@ -113,8 +113,10 @@ class Checker:
                     memory[number] -= held_memory  # type: ignore[operator]
         for partition, budget in capacity.budgets.items():
             counted = used.get(partition, Budget(partition))
-            self._require((counted.gpus, counted.on) == (budget.gpus, budget.on), f"{partition} does not add up")
+            same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
+            self._require(same, f"{partition} does not add up")
             within = budget.most_gpus is None or budget.gpus <= budget.most_gpus
+            within = within and (budget.most_cpus is None or budget.cpus <= budget.most_cpus)
             within = within and (budget.most_nodes is None or len(budget.on) <= budget.most_nodes)
             self._require(within, f"jobs of partition {partition} hold more than it allows")
         for node in capacity.nodes:

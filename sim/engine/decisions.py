@@ -90,7 +90,8 @@ class Decisions(State):
             requests = tasks
             position = self._may_start(requests, placement)
             padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
-            terms = Terms(requests, padding, requests.queue.factors(), requests.queue.arrival(0))
+            factors = requests.queue.factors(mode, requests.size)
+            terms = Terms(requests, padding, factors, requests.queue.arrival(0))
             if requests.tasks is None:
                 self._start_slice(requests, placement, position, terms)
                 return

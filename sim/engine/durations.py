@@ -28,7 +28,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     if terms is not None and tasks is None:
         queue, count = terms.requests.queue, terms.requests.count
         members = queue.seconds(launch.position, terms.first, count, estimated)
-        seconds = mode.fixed + (members + terms.padding)
+        seconds = mode.base(terms.requests.size) + (members + terms.padding)
         return seconds if estimated else seconds * terms.compute
     assert tasks is not None
     if terms is None and len(tasks) == 1:
@@ -36,11 +36,12 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         if estimated:
             return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
         return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
+    base = mode.fixed if terms is None else mode.base(terms.requests.size)
     if estimated:
         works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in tasks]
         padding = 0.0 if terms is None else terms.padding
-        return mode.fixed * max(1.0 - task.done for task in tasks) + (math.fsum(works) + padding)
+        return base * max(1.0 - task.done for task in tasks) + (math.fsum(works) + padding)
     times = [task._time[task.shape.position[mode]] * (1.0 - task._done) for task in tasks]
-    fixed = mode.fixed * max(1.0 - task._done for task in tasks)
+    fixed = base * max(1.0 - task._done for task in tasks)
     members = math.fsum(times)
     return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute

@@ -18,10 +18,11 @@ import numpy as np
 from sim.engine.cache import Cache, cache_of
 from sim.engine.clock import ARRIVAL, Clock, Timer
 from sim.engine.links import Links
+from sim.model.batch_times import StageTable
 from sim.model.plan import Placement
 from sim.model.randomness import RandomTree
 from sim.model.service import Service
-from sim.model.tasks import Task, Tasks
+from sim.model.tasks import Mode, Task, Tasks
 from sim.policy.batching import BatchTimes
 from sim.policy.contract import Requests
 
@@ -55,6 +56,7 @@ class _Queue:
         """Queues about which their policies may have to be asked again, of all services."""
         self.cache: Cache | None = None
         self._random = random.stream("stages", service.name)
+        self._spread = random.stream("spread", service.name)
         self._factors: list[list[float]] = []
 
     def ring(self, again: bool = False) -> None:
@@ -74,10 +76,17 @@ class _Queue:
             up += Links.alone(links.up(device), size * service.bytes_in)
         if service.bytes_out:
             down += Links.alone(links.down(device), size * service.bytes_out)
-        return BatchTimes(up, mode.fixed + size * service.per_item[service.shape.position[mode]], down)
+        return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)
 
-    def factors(self) -> Sequence[float]:
+    def factors(self, mode: Mode, size: int) -> Sequence[float]:
         """Factors of the upload, compute and download of the next batch."""
+        if mode.scattered:
+            stages = (mode.upload, mode.table, mode.download)
+            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
+            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
+        return self._noise()
+
+    def _noise(self) -> Sequence[float]:
         if not self.service.noise:
             return (1.0, 1.0, 1.0)
         if not self._factors:

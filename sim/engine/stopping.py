@@ -149,7 +149,8 @@ class Stops:
         """The part of its work that a launch has done as far as estimates tell: at most all of it."""
         mode = launch.placement.mode
         works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in launch.tasks]
-        planned = mode.fixed * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)
+        base = mode.fixed if launch.terms is None else mode.base(launch.terms.requests.size)
+        planned = base * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)
         return min(1.0, computed / planned) if planned > 0 else 1.0
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:

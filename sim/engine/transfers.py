@@ -108,7 +108,7 @@ class Transfers:
             tasks = launch._tasks
             assert tasks is not None
             count = len(tasks)
-            up_seconds, down_seconds = up.fixed + up.per_item * count, down.fixed + down.per_item * count
+            up_seconds, down_seconds = up.of(count), down.of(count)
             up_bytes = down_bytes = 0.0
             if self._in is not None:
                 for task in tasks:
@@ -118,8 +118,8 @@ class Transfers:
                     down_bytes += self._out[task.index]
         else:
             count = terms.requests.size
-            up_seconds = (up.fixed + up.per_item * count) * terms.up
-            down_seconds = (down.fixed + down.per_item * count) * terms.down
+            up_seconds = up.of(count) * terms.up
+            down_seconds = down.of(count) * terms.down
             up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
         if up_bytes or up_seconds:
             part = Part(launch, lane, device)

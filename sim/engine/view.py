@@ -360,7 +360,7 @@ class EngineView:
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
             upload=transfers.upload_seconds(tasks, placement),
             restore=sum(task.shape.stopping.restore for task in restored),
-            compute=(mode.fixed * max(left) + math.fsum(works)) / rate,
+            compute=(mode.base(len(tasks)) * max(left) + math.fsum(works)) / rate,
             download=transfers.download_seconds(tasks, placement),
         )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.experiment.facts import AT_ONCE, MANY_STREAMS, Facts, Law, Match, Row, law_of
+from sim.model.batch_times import StageTable
 from sim.theory import admission, batches, general, networks, priorities, queues, tolls
 from sim.theory.prediction import Prediction
 
@@ -452,6 +453,11 @@ def _services(facts: Facts) -> Match:
     facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
     mode = facts.mode
     if mode is None:
+        return _result(facts, model)
+    measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
+    facts.suppose("batches take a line in their size", not measured, f"{here}.compute",
+                  "measured by size" if measured else "")  # fmt: skip
+    if measured:
         return _result(facts, model)
     per_item = mode.upload.per_item + service.per_item[0] + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed

@@ -217,6 +217,8 @@ class Partition:
     """Jobs of a higher tier go first, where the scheduler knows of tiers."""
     max_gpus: float | None = None
     """GPUs that its jobs may hold at once."""
+    max_cpus: float | None = None
+    """Cores that its jobs may hold at once."""
     max_nodes: int | None = None
     """Nodes on which its jobs may be at once."""
     users: tuple[str, ...] | None = None
@@ -226,7 +228,7 @@ class Partition:
     @property
     def limited(self) -> bool:
         """Is there a limit on what its jobs hold at once?"""
-        return self.max_gpus is not None or self.max_nodes is not None
+        return self.max_gpus is not None or self.max_cpus is not None or self.max_nodes is not None
 
     def __repr__(self) -> str:
         return self.name

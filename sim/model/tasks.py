@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.model.batch_times import StageTable
 from sim.model.cluster import WHOLE, Device, DeviceType, Partition
 from sim.model.ragged import Ragged
 
@@ -75,7 +76,7 @@ class Mode:
     `gpus` counts the devices of a launch and `share` is what it takes of each (millionths; WHOLE unless
     fractional); both are 0 and 0 in a CPU mode.  `millicores` and `memory` are held on the host,
     of a gang across nodes in proportion to its devices there; `gpu_memory` on each device.
-    A launch of n tasks computes for `fixed` plus the sum of its tasks' own times.
+    A launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
     """
 
     name: str
@@ -91,8 +92,11 @@ class Mode:
     span_speeds: SpanSpeeds | None = None
     """Rates of a gang by level; given, it stands for `span_speed`."""
     fixed: float = 0.0
-    upload: StageTime = field(default_factory=StageTime)
-    download: StageTime = field(default_factory=StageTime)
+    """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
+    table: StageTable | None = None
+    """Measured seconds by batch size, in place of `fixed`."""
+    upload: StageTime | StageTable = field(default_factory=StageTime)
+    download: StageTime | StageTable = field(default_factory=StageTime)
     batch_limit: int = 1
     """Most tasks in one launch; UNLIMITED_BATCH where nothing limits them."""
     partition: Partition | None = None
@@ -102,6 +106,8 @@ class Mode:
     """Bitmask of the nodes that it may use; None: all."""
     limited: bool = field(init=False)
     """Does a limit of its partition on all that runs there apply?"""
+    scattered: bool = field(init=False)
+    """Are any of its stages drawn from measured times that scatter?"""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
 
@@ -109,8 +115,27 @@ class Mode:
         bound = self.partition
         object.__setattr__(self, "nodes", None if bound is None else bound.mask)
         object.__setattr__(self, "limited", bound is not None and bound.limited)
+        stages = (self.upload, self.table, self.download)
+        scattered = any(isinstance(stage, StageTable) and bool(stage.spread) for stage in stages)
+        object.__setattr__(self, "scattered", scattered)
         nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+
+    def base(self, count: int) -> float:
+        """Seconds that a launch of so many tasks computes besides its tasks' own times."""
+        return self.fixed if self.table is None else self.table.of(count)
+
+    @property
+    def least_base(self) -> float:
+        """The least of these over all batch sizes."""
+        return self.fixed if self.table is None else self.table.least(self.batch_limit)
+
+    @property
+    def least_share(self) -> float:
+        """The least of these for each task of a batch."""
+        if self.table is None:
+            return self.fixed / max(1, self.batch_limit)
+        return self.table.least_per_item(self.batch_limit)
 
     @property
     def on_cpu(self) -> bool:

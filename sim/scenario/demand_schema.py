@@ -223,9 +223,11 @@ class PartitionColumn(Model):
     """`partition: {column: vc, names: {11cb48: research}}`: which column of a trace tells the partition."""
 
     column: Name = "partition"
-    """Column of the trace that names the partition, partition unless given."""
+    """Column of the trace that names the partition (user and class as well), partition unless given."""
     names: dict[str, Name] = {}
     """Partitions of the cluster by what stands in the column, where that differs."""
+    others: Name | None = None
+    """Partition of tasks for which something else stands there; they are rejected unless given."""
 
 
 PartitionOf = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,9 +119,10 @@ class ModeBook:
             share=share,
             memory=way.memory or 0,
             gpu_memory=0 if on_cpu else gpu_memory,
-            fixed=way.compute.fixed,
-            upload=StageTime(way.upload.fixed, way.upload.per_item),
-            download=StageTime(way.download.fixed, way.download.per_item),
+            fixed=way.compute.fixed if way.compute.measured is None else way.compute.measured.of(1),
+            table=way.compute.measured,
+            upload=way.upload.measured or StageTime(way.upload.fixed, way.upload.per_item),
+            download=way.download.measured or StageTime(way.download.fixed, way.download.per_item),
             batch_limit=batch_limit,
         )
 
@@ -149,6 +151,8 @@ class ModeBook:
                 return False
         if mode.partition is not None and mode.gpu_share > (mode.partition.max_gpus or mode.gpu_share):
             return False
+        if mode.partition is not None and mode.cpus > 1000 * (mode.partition.max_cpus or math.inf):
+            return False
         kinds = self._kinds_for(mode).values()
         if mode.on_cpu or not mode.span_any:
             return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in kinds)
@@ -174,6 +178,8 @@ class ModeBook:
         within = "" if bound is None else f" of partition {bound}"
         if bound is not None and bound.max_gpus is not None and mode.gpu_share > bound.max_gpus:
             return f"{mode.gpu_share:g} GPUs are more than the {bound.max_gpus:g} that jobs{within} may hold"
+        if bound is not None and bound.max_cpus is not None and mode.cpus > 1000 * bound.max_cpus:
+            return f"{mode.cpus / 1000:g} cores are more than the {bound.max_cpus:g} that jobs{within} may hold"
         if device.memory is not None and mode.gpu_memory > device.memory:
             most = _size(device.memory)
             return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from sim.errors import Problem, suggestion
 from sim.model.units import MOST
 from sim.scenario.document import Document, Path_
-from sim.scenario.fields import KeyProblem, shown
+from sim.scenario.fields import shown
 
 LIMITS = {
     "greater_than": ("above", "gt"),
@@ -30,7 +30,7 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
     for detail in details:
         path = _in_data(detail["loc"], data, detail["type"])
         cause = detail.get("ctx", {}).get("error")
-        if isinstance(cause, KeyProblem):
+        if isinstance(cause, ValueError) and hasattr(cause, "key"):  # KeyProblem, or its like of other rooms
             path = (*path, cause.key)
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms

@@ -39,4 +39,19 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         model.model_validate(found, context={"base": str(path.parent)})
     except ValidationError as error:
         raise KeyProblem("profile", str(translate(error, read, model, (section,))[0])) from None
-    return {**found, **value}
+    return {**_anchored(found, path.parent), **value}
+
+
+STAGES = ("upload", "compute", "download")
+
+
+def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with files of measured times named from the scenario's point of view, not from the profile's."""
+    found = dict(section)
+    for name in STAGES:
+        stage = found.get(name)
+        if isinstance(stage, dict) and isinstance(stage.get("table"), str):
+            found[name] = {**stage, "table": str((folder / stage["table"]).resolve())}
+    if isinstance(found.get("variants"), list):
+        found["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in found["variants"]]
+    return found

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.model.batch_times import StageTable
 from sim.model.service import ResultCache, Service
 from sim.model.tasks import UNLIMITED_BATCH, Mode, Tasks
 from sim.policy import Batching
 from sim.scenario import service_schema
+from sim.scenario.batch_table import remarks
 from sim.scenario.demand_schema import Demand
 from sim.scenario.document import Path_, key_of
 from sim.scenario.served_llm import TOKENS, whole
@@ -40,6 +42,7 @@ class Served:
             self._modes = []
             for way in self.service.ways:
                 devices = self.context.modes.of_kind(way.device)
+                self._remark(way)
                 if not devices:
                     self.context.note_missing(self.name, f"device: {way.device}", way.device)
                 for device in devices:
@@ -49,6 +52,17 @@ class Served:
                     mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
                     self._modes.append((mode, way.compute))
         return self._modes
+
+    def _remark(self, way: service_schema.Variant) -> None:
+        """What is to be known of the measured times of a variant."""
+        for name in ("upload", "compute", "download"):
+            stage = getattr(way, name)
+            if stage.measured is None:
+                continue
+            beyond = stage.extrapolate and (way.max_batch is None or way.max_batch > stage.measured.sizes[-1])
+            what = f"{self.name}: {name}" if way.name is None else f"{self.name}: {name} of {way.name}"
+            found = remarks(stage.measured, what, beyond)
+            self.context.warnings += [text for text in found if text not in self.context.warnings]
 
     def _room(self, device: Any, memory: int) -> None:
         """The model and what a batch holds besides must fit into the device's memory."""
@@ -60,6 +74,9 @@ class Served:
     def _limit(self, way: service_schema.Variant, device: Any, memory: int) -> int:
         """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
+        for stage in (way.upload, way.compute, way.download):
+            if stage.measured is not None and not stage.extrapolate:
+                limit = min(limit, stage.measured.sizes[-1])
         if way.gpu_memory_per_item and device.memory is not None and device.kind != "cpu":
             room = device.memory - (self.service.model or 0) - memory * device.streams
             limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
@@ -165,11 +182,16 @@ class Served:
         stream.overload = overload
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second that the devices of a mode can serve in batches up to a limit: a pipeline of three
-        stages, of two where up and down share the link."""
-        size = min(mode.batch_limit, limit, 10**9)
+        """Requests per second that the devices of a mode can serve in batches up to a limit."""
+        most = min(mode.batch_limit, limit, 10**9)
+        stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
+        sizes = {most, *(size for stage in stages for size in stage.sizes if size < most)}
+        return max(self._served(mode, size, each, bytes_in, bytes_out) for size in sizes)
+
+    def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
+        """The same in batches of one size: a pipeline of three stages, of two where up and down share the link."""
         up, down = _transfers(mode, size, bytes_in, bytes_out)
-        compute = mode.fixed + each * size
+        compute = mode.base(size) + each * size
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
         cluster = self.context.cluster

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.batch_table import Measured, short
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
 from sim.scenario.profile_files import included
 from sim.workload.distributions import TimeDistribution
@@ -15,8 +16,8 @@ MOST_NOISE = 0.3
 """Noise beyond this is cut off so often that the means are no longer those given."""
 
 
-class Stage(Model):
-    """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests."""
+class Stage(Measured):
+    """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
 
     per_item: Seconds = 0.0
     """Time for each request of the batch, 0 unless given."""
@@ -24,8 +25,9 @@ class Stage(Model):
     """Time once a batch, 0 unless given."""
 
 
-class ComputeStage(Model):
-    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution).
+class ComputeStage(Measured):
+    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
+    measured ones (`table`).
 
     A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
     """
@@ -53,7 +55,7 @@ def _noise(value: float) -> float:
 
 BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
                   {"type": "string"})  # fmt: skip
-FIXED_ONLY = Short(lambda value: {"fixed": value} if isinstance(value, str) else value, {"type": "string"})
+FIXED_ONLY = Short(short, {"type": "string"})
 
 
 class Variant(Model):
@@ -64,11 +66,11 @@ class Variant(Model):
     device: Name = "gpu"
     """Type or kind of device on which it runs, gpu unless given."""
     upload: Annotated[Stage, FIXED_ONLY] = Stage()
-    """Time to upload a batch: per_item and fixed, or a fixed time alone; none unless given."""
+    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
-    """Time to compute a batch: per_item and fixed, or a fixed time alone."""
+    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     download: Annotated[Stage, FIXED_ONLY] = Stage()
-    """Time to download a batch: per_item and fixed, or a fixed time alone; none unless given."""
+    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     gpus: Positive | None = None
     """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
     cpus: NotNegative | None = None
@@ -90,9 +92,11 @@ class Variant(Model):
 
 def check_whole(way: Variant) -> None:
     """KeyProblem for coefficients that make no sense together."""
+    for name in ("upload", "compute", "download"):
+        _check_table(way, name)
     each, fixed = way.compute.per_item, way.compute.fixed
-    if way.compute.by_tokens and (each is None or each.mean > 0):
-        pass  # every request takes time of its own
+    if way.compute.measured is not None or (way.compute.by_tokens and (each is None or each.mean > 0)):
+        pass  # every batch, or every request, takes time of its own
     elif each is None and not fixed:
         raise KeyProblem("compute", "a batch needs some time; give per_item, fixed or both")
     elif each is not None and each.mean == 0:
@@ -101,6 +105,21 @@ def check_whole(way: Variant) -> None:
         raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
     if way.device == "cpu" and (way.upload != Stage() or way.download != Stage()):
         raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
+
+
+def _check_table(way: Variant, name: str) -> None:
+    """KeyProblem where a stage is both measured and a line, or batches may be larger than what was measured."""
+    stage = getattr(way, name)
+    table = stage.measured
+    if table is None:
+        return
+    for key in ("per_item", "fixed"):
+        if key in stage.model_fields_set:
+            raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the time of the whole batch")
+    largest = table.sizes[-1]
+    if way.max_batch is not None and way.max_batch > largest and not stage.extrapolate:
+        text = f"the largest measured size of {name} is {largest}; extrapolate: true there goes beyond"
+        raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
 class Cache(Model):
@@ -138,11 +157,11 @@ class Service(Model):
     profile: str | None = None
     """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
     upload: Annotated[Stage, FIXED_ONLY] | None = None
-    """Time to upload a batch: per_item and fixed, or a fixed time alone; none unless given."""
+    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
-    """Time to compute a batch: per_item and fixed, or a fixed time alone."""
+    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     download: Annotated[Stage, FIXED_ONLY] | None = None
-    """Time to download a batch: per_item and fixed, or a fixed time alone; none unless given."""
+    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     device: Name | None = None
     """Type or kind of device on which it runs, gpu unless given."""
     gpus: Positive | None = None

@@ -126,7 +126,9 @@ def recorded_partitions(
             raise context.fail((*path, "partition"), unknown_partition(given, context.cluster))
         fallback = known[given]
     column = given if isinstance(given, PartitionColumn) else PartitionColumn()
-    cells = table.extra.get(column.column)
+    cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
+    if column.others is not None and column.others not in known:
+        raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
     if given is column and cells is None:
         near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
         raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
@@ -134,6 +136,8 @@ def recorded_partitions(
         return np.zeros(len(kept), dtype=np.int32), [fallback], {}
     codes, values = pd.factorize(np.array([_text(cell) for cell in cells[kept].tolist()], dtype=object))
     names = [column.names.get(value, value) for value in values.tolist()]
+    if column.others is not None:
+        names = [name if not name or name in known else column.others for name in names]
     refused = {}
     for code, name in enumerate(names):
         if name and name not in known:

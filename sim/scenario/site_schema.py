@@ -32,6 +32,8 @@ class Partition(Model):
     """Higher ones go first under slurm_multifactor, 0 unless given."""
     max_gpus: Positive | None = None
     """GPUs that its running tasks may hold at once, fractions included; no limit unless given."""
+    max_cpus: Positive | None = None
+    """Cores that its running tasks may hold at once; no limit unless given."""
     max_nodes: Count | None = None
     """Nodes on which its tasks may run at once; no limit unless given."""
     users: Names | None = None

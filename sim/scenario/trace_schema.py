@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sim import registry
-from sim.errors import Problem, UnknownName
+from sim.errors import Problem, ScenarioError, UnknownName
 from sim.scenario.document import Document, Path_
 from sim.scenario.policy_schema import parameter_model
 from sim.scenario.problems import translate
@@ -75,4 +75,22 @@ def _check(
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
         return None, translate(error, document, model, path)
-    return TraceSpec(trace["format"], {key: getattr(checked, key) for key in checked.model_fields_set}), []
+    values = {key: getattr(checked, key) for key in checked.model_fields_set}
+    check = getattr(reader, "check", None)
+    if check is not None:
+        try:
+            wrong: list[tuple[str, str]] = check(**values)
+        except ScenarioError as error:
+            return None, error.problems
+        if wrong:
+            return None, [document.problem((*path, *_parts(key, trace)), message) for key, message in wrong]
+    return TraceSpec(trace["format"], values), []
+
+
+def _parts(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
+    """The path of a key such as columns.gpu_time.v100; what does not stand in the trace ends it."""
+    first, _, rest = key.partition(".")
+    inside = trace.get(first)
+    if first not in trace:
+        return ()
+    return (first, rest) if rest and isinstance(inside, dict) and rest in inside else (first,)

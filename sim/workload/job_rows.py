@@ -6,6 +6,8 @@ All these readers know the options
                     has dates its time 0 is the first submission, and a date (and time) may be given as well
     sample          the share of the jobs that is kept, chosen by a hash of the job's id (and `sample_seed`): the same
                     jobs in whatever order the rows stand, and a load of the same shape at that share of its height
+    warm_start      begins with what the log has in the cluster at `since`: jobs that run then start at time 0 with what
+                    they have left, those that wait come a millisecond later; the column `at_cut` is 1 and 2 for them
     trim            leaves out the almost empty head of a log: jobs before the instant at which their rate jumps to
                     more than ten times what it was (the most likely change point of two constant rates)
     time_scale      what the submissions are multiplied by after that; 0.5 doubles the rate
@@ -58,12 +60,21 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 class Date(float):
     """An instant of the calendar, in seconds since 1970, where otherwise seconds of a log's own time stand."""
 
+    zoned = False
+    """Was it written with a zone?  Otherwise it is taken as UTC."""
+
+    def naive(self) -> datetime:
+        """The date and time as a clock of its zone shows it."""
+        return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
+
 
 def _moment(value: Any) -> float:
     if not isinstance(value, str) or not _CALENDAR.match(value):
         return parse(value, TIME, "5 s", most=MOST_SECONDS)
     try:
-        return Date(seconds_of(value.strip()))
+        found = Date(seconds_of(value.strip()))
+        found.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
+        return found
     except (ValueError, OverflowError):
         raise ValueError(f"{shown(value)} is not a date such as 2020-06-09 or 2020-06-09 18:41:01") from None
 
@@ -82,6 +93,7 @@ class Cut:
     sample: Share = 1.0
     sample_seed: SampleSeed = 0
     trim: Flag = False
+    warm_start: Flag = False
     time_scale: Scale = 1.0
     estimates: Literal["trace", "perfect"] = "trace"
     types: TypeNames | None = None
@@ -164,6 +176,8 @@ class JobLog:
         self.unique = False
         self.complaints = Complaints(path)
         self.notes: list[str] = []
+        self.word = "line"
+        """What the number of a row counts."""
         self.seen = 0
         """Rows that stand for jobs, those left out included."""
         self.left_out: dict[str, list[int]] = {}
@@ -179,6 +193,10 @@ class JobLog:
         self._block, self._most = self.blocks.current, self.blocks.most
         self._remarks: dict[str, list[int]] = {}
         self._bounds: tuple[float, float] | None = None
+        if cut.warm_start and not cut.since:
+            self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
+        if cut.warm_start and cut.trim:
+            self.fail("trim cuts off a head in which nothing runs; warm_start is for a cut in the midst of a log")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
         if cut.until is not None and alike and cut.until <= cut.since:
             self.fail(f"until ({_written(cut.until)}) must be after since ({_written(cut.since)})")
@@ -221,7 +239,9 @@ class JobLog:
             if cut.until is not None and arrival - (0.0 if isinstance(cut.until, Date) else self.first) >= cut.until:
                 _count(self.left_out, "outside the window", line)
                 return
-        elif not (window := self._bounds or self.window())[0] <= arrival < window[1]:
+        elif not (window := self._bounds or self.window())[0] <= arrival < window[1] and not (
+            cut.warm_start and arrival < window[0] < columns.get("start", -math.inf) + duration  # type: ignore[operator]
+        ):
             _count(self.left_out, "outside the window", line)
             return
         if cut.sample < 1 and _hash(str(id_) if key is None else key, cut.sample_seed) >= cut.sample * 2**63:
@@ -291,11 +311,12 @@ class JobLog:
         """What was left out, and what is to be known of what was kept."""
         told = []
         for what, (count, line) in self.passed_over.items():
-            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} (first: line {line})")
+            first = f"(first: {self.word} {line})"
+            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
         for reason, (count, line) in self.left_out.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: line {line})")
+            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
         for what, (count, line) in self._remarks.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: line {line})")
+            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
         return told + self.notes
 
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 JUMP = 10.0
 """How much denser arrivals must become for what comes before to be an empty head."""
 CHUNK = 2**20
+BEHIND = 1e-3
+"""Seconds after the cut at which jobs come that waited then."""
+OVERDUE = 1.0
+"""Seconds that a job is thought to have left which runs longer than its user said."""
 
 
 @dataclass
@@ -93,6 +97,8 @@ class Assembly:
         if self.log.dated and (low > 0 or high < math.inf):
             since_zero = np.frombuffer(block.arrival) - self.zero
             inside &= (since_zero >= low) & (since_zero < high)
+            if self.log.cut.warm_start:
+                inside |= (since_zero < low) & (_end_of(block) - self.zero > low)
             self._drop("outside the window", block, ~inside)
         return inside
 
@@ -128,9 +134,7 @@ class Assembly:
             kept &= ~head
         self.begin = jump
 
-    def _drop(
-        self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None
-    ) -> None:
+    def _drop(self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
             known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
@@ -209,16 +213,17 @@ class Assembly:
         when = (arrival - self.begin) * log.cut.time_scale
         table = TaskTable(str(log.path), {}, when, line=partial(_line, of(np.frombuffer(block.lines, np.int64))))
         numbers = {name: numbers_of(name) for name in columns.numbers}
-        start, estimate = numbers.pop("start", None), numbers.pop("estimate", None)
+        start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
+        if log.cut.warm_start:
+            table.extra["at_cut"] = self._warm_up(table.arrival, start, arrival < self.begin)
         if log.times:
-            for name, kind in log.times.items():
-                values = numbers.pop(name, None)
-                if values is not None and name in columns.finite:
-                    table.times[kind] = values
+            self._times(table, numbers, estimate)
         else:
-            self._durations(table, of(np.frombuffer(block.duration)), numbers.get("gpus"), estimate)
-        if start is not None and columns.numbers["start"]:
-            table.extra["recorded_start"] = table.arrival + (start - arrival)
+            duration = of(np.frombuffer(block.duration))
+            if log.cut.warm_start:
+                duration, estimate = self._left(duration, start, estimate, numbers)
+            self._durations(table, duration, numbers.get("gpus"), estimate)
+        self._recorded(table, arrival, start, due)
         for name, values in numbers.items():
             if columns.numbers[name]:
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
@@ -231,6 +236,56 @@ class Assembly:
             table.id = self._by_turn(self._ids(block, kept, columns.ids))
             block.ids = []
         return table
+
+    def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
+        """Times by device, and what policies know of them."""
+        for name, kind in self.log.times.items():
+            values = numbers.pop(name, None)
+            if values is None or name not in self.columns.finite:
+                continue
+            table.times[kind] = values
+            if estimate is not None and self.log.cut.estimates == "trace":
+                known = np.isfinite(values) & ~np.isnan(estimate)
+                table.estimates[kind] = np.where(known, estimate, values)
+
+    def _recorded(
+        self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
+    ) -> None:
+        """Starts and deadlines, which keep their distance from the submissions however those move."""
+        if start is not None and self.columns.numbers["start"]:
+            wait = start - arrival
+            if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
+                wait = np.maximum(start, self.begin) - np.maximum(arrival, self.begin)
+                wait = np.maximum(0.0, wait - np.where(table.arrival == BEHIND, BEHIND, 0.0))
+            table.extra["recorded_start"] = table.arrival + wait
+        if due is not None and self.columns.numbers["due"]:
+            table.numbers["deadline"] = table.arrival + (due - arrival)
+
+    def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
+        """What is in the cluster at the cut: 1 for jobs that run, 2 for those that wait; moves their submissions."""
+        runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
+        when[warm] = 0.0
+        when[~runs & (when < BEHIND)] = BEHIND  # whatever the order of a scheduler, it starts first what runs already
+        return runs + 2.0 * (warm & ~runs)
+
+    def _left(
+        self,
+        duration: np.ndarray,
+        start: np.ndarray | None,
+        estimate: np.ndarray | None,
+        numbers: dict[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What jobs that run at the cut have left: of their times, of what users asked for, and of their limits."""
+        if start is None:
+            return duration, estimate
+        done = np.nan_to_num(np.maximum(0.0, self.begin - start))
+        left = np.where(done > 0, duration - done, duration)
+        limit = numbers.get("time_limit")
+        if limit is not None:
+            numbers["time_limit"] = np.where(done > 0, np.where(limit > done, limit - done, np.nan), limit)
+        if estimate is not None:
+            estimate = np.where(done > 0, np.maximum(estimate - done, OVERDUE), estimate)
+        return left, estimate
 
     def _durations(
         self, table: TaskTable, duration: np.ndarray, gpus: np.ndarray | None, estimate: np.ndarray | None
@@ -279,6 +334,12 @@ def _twice(keys: np.ndarray) -> np.ndarray:
     """Those that are there more than once; sorts the keys."""
     keys.sort()
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
+
+
+def _end_of(block: Block) -> np.ndarray:
+    """When each job ended; -inf where its start is not known."""
+    start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
+    return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
 
 
 def _line(lines: np.ndarray, row: int) -> int:

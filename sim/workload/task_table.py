@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 MOST_OF = {"cpus": 1e6, "gpus": 1e6, **dict.fromkeys(("memory", "gpu_memory", "bytes_in", "bytes_out"), MOST_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
+MISSPELT = 0.8
+"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
 MOST_PROBLEMS = 20
 """Bad cells named one by one; the rest is counted."""
 
@@ -206,13 +209,18 @@ class _Reader:
             if columns.count(name) > 1:
                 self._column_problem(f'the column "{name}" stands there twice')
         if not any(_TIME.match(name) and not name.endswith("_estimate") for name in columns):
-            near = [f'"{name}"{hint}' for name in columns if (hint := suggestion(name, ("cpu_time", "gpu_time")))]
+            times = ("cpu_time", "gpu_time")
+            near = [f'"{one}"; did you mean "{found[0]}"?' for one in columns
+                    if (found := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
             has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
             wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
             if wrong:
-                hint = f'; its columns are separated by {"tabs" if wrong != ";" else "semicolons"}, use commas'
+                hint = f"; its columns are separated by {'tabs' if wrong != ';' else 'semicolons'}, use commas"
+            elif near:
+                hint = f" ({near[0]})"
             else:
-                hint = f" ({near[0]})" if near else f"; it has {has}"
+                way = f"hetsim trace map {self.path} proposes how to read a log with columns of its own"
+                hint = f"; it has {has}. {way}"
             self._column_problem("missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:

@@ -1,0 +1,131 @@
+"""Which shape measured stage times have: a line, a line with a break, or a table, by cross-validation.
+
+Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
+the simplest whose error is within one standard error of the least is chosen (Hastie, Tibshirani and Friedman, The
+Elements of Statistical Learning, section 7.10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.model.batch_times import MAX_POINTS, StageTable, nearest_line
+
+Predict = Callable[[float], float]
+
+LEAST_SIZES = {"line": 3, "broken line": 5, "table": 3}
+"""Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
+SHAPES = tuple(LEAST_SIZES)
+"""From the simplest on."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One shape: its mean relative error on sizes left out, the standard error of that, and the worst size."""
+
+    shape: str
+    error: float
+    standard_error: float
+    worst: float
+    worst_size: int
+
+
+@dataclass
+class Shaped:
+    """A stage by its measured times, with the shape that was chosen for it."""
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    judged: list[Judged]
+    chosen: str
+    knots: dict[int, float] = field(default_factory=dict)
+    """Of a table or a broken line: the sizes that say it, with their seconds."""
+    line: tuple[float, float] = (0.0, 0.0)
+    """Of a line: seconds by item, and fixed."""
+
+    def of(self, size: int) -> float:
+        if self.chosen == "line":
+            return self.line[0] * size + self.line[1]
+        return StageTable(tuple(self.knots), tuple(self.knots.values())).of(size)
+
+    @property
+    def off(self) -> float:
+        """The largest relative deviation of what was measured."""
+        return max(abs(self.of(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
+
+
+def shaped(sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None) -> Shaped:
+    """The shape of a stage: the one wanted, or else the one that cross-validation chooses."""
+    n, tau = np.array(sizes, dtype=float), np.array(seconds)
+    fits = {"line": _line, "broken line": _broken_line, "table": _table}
+    judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if len(n) >= LEAST_SIZES[shape]]
+    chosen = wanted or (_simplest(judged) if judged else "table")
+    found = Shaped(sizes, seconds, judged, chosen)
+    if chosen == "line":
+        found.line = _points(n, tau)
+    elif chosen == "table":
+        found.knots = dict(zip(sizes, seconds, strict=True))
+    else:
+        found.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
+    return found
+
+
+def _simplest(judged: list[Judged]) -> str:
+    best = min(judged, key=lambda one: one.error)
+    bound = best.error + best.standard_error
+    return next(one.shape for one in judged if one.error <= bound)
+
+
+def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.ndarray, tau: np.ndarray) -> Judged:
+    errors = []
+    places = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
+    for place in places.tolist():
+        rest = np.arange(len(n)) != place
+        errors.append(abs(fit(n[rest], tau[rest])(float(n[place])) / float(tau[place]) - 1))
+    worst = int(np.argmax(errors))
+    scatter = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
+    return Judged(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
+
+
+def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:
+    chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
+    return nearest_line(n[chosen], tau[chosen])
+
+
+def _line(n: np.ndarray, tau: np.ndarray) -> Predict:
+    per_item, fixed = _points(n, tau)
+    return lambda size: per_item * size + fixed
+
+
+def _table(n: np.ndarray, tau: np.ndarray) -> Predict:
+    return lambda size: _through(n, tau, size)
+
+
+def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
+    """On the straight lines between points, the first and the last of which go on."""
+    high = int(np.clip(np.searchsorted(n, size), 1, len(n) - 1))
+    slope = (tau[high] - tau[high - 1]) / (n[high] - n[high - 1])
+    return max(float(tau[high - 1] + slope * (size - n[high - 1])), 1e-12)
+
+
+def _broken_line(n: np.ndarray, tau: np.ndarray) -> Predict:
+    knots, values = _knots(n, tau)
+    return lambda size: _through(knots, values, size)
+
+
+def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First size, break and last size, and the times there: relative least squares over all breaks."""
+    best: tuple[float, np.ndarray, np.ndarray] | None = None
+    for place in range(1, len(n) - 1):
+        knots = n[[0, place, -1]]
+        # Hat functions: the value at a size is a weighted mean of those at the knots around it.
+        base = np.array([np.interp(n, knots, row) for row in np.eye(3)]).T
+        values, *_ = np.linalg.lstsq(base / tau[:, None], np.ones(len(n)), rcond=None)
+        miss = float(np.sum((base @ values / tau - 1) ** 2))
+        if values.min() > 0 and (best is None or miss < best[0]):
+            best = miss, knots, values
+    return (n[[0, -1]], tau[[0, -1]]) if best is None else (best[1], best[2])

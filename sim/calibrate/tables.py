@@ -1,0 +1,138 @@
+"""Stage times that were measured elsewhere: any table of latencies by batch size, or what `perf_analyzer` writes.
+
+Triton's perf_analyzer (`-f FILE`) writes a row for each load: Concurrency or Request Rate, Inferences/Second, and the
+mean microseconds that a request spends in each part: Client Send, Network+Server Send/Recv, Server Queue, Server
+Compute Input, Server Compute Infer, Server Compute Output, Client Recv; then percentiles of its latency.  Its rows do
+not tell the batch size (`-b`), so that each file has one, unless a column was added.  Of each size the row with the
+least load counts, where no request waits for another: input, infer and output are upload, compute and download.
+Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ScenarioError
+from sim.workload import latency_table
+from sim.workload.mapped_cells import bounded, plain
+from sim.workload.mapped_rows import Rows, fail, rows_of, tidied
+from sim.workload.propose import form_of
+
+PERF = "Inferences/Second"
+"""By which a file of perf_analyzer is known."""
+LOADS = ("Concurrency", "Request Rate")
+BATCH = ("batch size", "batch", "batch_size", "batchsize")
+STAGES = {
+    "upload": "Server Compute Input", "compute": "Server Compute Infer", "download": "Server Compute Output",
+}  # fmt: skip
+OLD_COMPUTE = "Server Compute"
+"""What versions before 2.0 wrote for all three."""
+QUEUE = "Server Queue"
+BUSY = 0.05
+"""A queue that takes more than this share of the compute time is a sign of requests that wait for each other."""
+
+
+@dataclass
+class Elsewhere:
+    """Seconds of each stage by batch size, and what there is to say of them."""
+
+    what: str
+    stages: dict[str, dict[int, float]]
+    remarks: list[str] = field(default_factory=list)
+
+
+def is_perf_analyzer(path: Path) -> bool:
+    """Was this file written by perf_analyzer?"""
+    try:
+        return PERF in rows_of(path, form_of(path)).names
+    except ScenarioError:
+        return False
+
+
+def table(path: Path, batch: str, time: str, unit: str | None, where: Mapping[str, Any], samples: bool) -> Elsewhere:
+    """The compute times in a table; ScenarioError with file, line and column otherwise."""
+    sizes, seconds, _ = latency_table.read(path, batch, time, unit, where, {}, samples)
+    return Elsewhere(str(path), {"compute": dict(zip(sizes, seconds, strict=True))})
+
+
+def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
+    """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
+    found: dict[int, tuple[float, dict[str, float], Path]] = {}
+    remarks = []
+    for size, path in files:
+        rows = rows_of(path, form_of(path))
+        load = next((name for name in LOADS if name in rows.names), None)
+        for line, row in _rows(path, rows):
+            of_size = _size(path, line, row, size)
+            at = _number(path, line, row, load) if load is not None else 1.0
+            if of_size not in found or at < found[of_size][0]:
+                found[of_size] = (at, _stages(path, line, row), path)
+            elif at == found[of_size][0] and found[of_size][2] != path:
+                raise fail(path, f"batches of {of_size} are measured in {found[of_size][2]} too", line)
+    if not found:
+        raise fail(files[0][1], "has no rows")
+    loaded = [size for size, (at, _, _) in sorted(found.items()) if at > 1]
+    if loaded:
+        text = f"batches of {', '.join(map(str, loaded))} were measured with more than one request in flight"
+        remarks.append(f"{text}: their stages may contain each other's (measure with --concurrency-range 1)")
+    waited = [n for n, (_, s, _) in sorted(found.items()) if s["queue"] > BUSY * s["compute"]]
+    if waited:
+        remarks.append(
+            f"requests of batches of {', '.join(map(str, waited))} waited at the server; that is not counted"
+        )
+    names = [name for name in STAGES if any(one[1][name] > 0 for one in found.values())]
+    stages = {name: {size: found[size][1][name] for size in sorted(found)} for name in names}
+    for name in list(stages):
+        if name != "compute" and not all(value > 0 for value in stages[name].values()):
+            remarks.append(f"{name} took no time at some sizes; it is left out")
+            del stages[name]
+    return Elsewhere(", ".join(str(path) for _, path in files), stages, remarks)
+
+
+def _rows(path: Path, rows: Rows) -> list[tuple[int, dict[str, Any]]]:
+    needed = [PERF] if OLD_COMPUTE in rows.names else [PERF, *STAGES.values()]
+    for name in needed:
+        if name not in rows.names:
+            raise fail(path, f'no column "{name}", as perf_analyzer writes', 1)
+    names = rows.names
+    return [
+        (line, dict(zip(names, map(tidied, cells), strict=True)))
+        for line, cells in rows.cells(names)
+        if str(cells[0]).strip() != names[0]  # files that were put together have their headers inside
+    ]
+
+
+def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
+    name = next((name for name in row if name.casefold() in BATCH), None)
+    if name is None:
+        if given is None:
+            text = "perf_analyzer does not write the batch size (its -b): name it, as in --from 8=FILE, for each file"
+            raise fail(path, f"{text}; or add a column Batch")
+        return given
+    found = _number(path, line, row, name)
+    if found % 1 or not 1 <= found <= latency_table.MAX_SIZE:
+        raise fail(path, f"column {name}: {found:g} is not a batch size", line)
+    if given is not None and given != found:
+        raise fail(path, f"column {name} says {found:g}, and --from {given}={path}", line)
+    return int(found)
+
+
+def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
+    try:
+        return bounded(plain(row[name]))
+    except ValueError as error:
+        raise fail(path, f'column {name}: "{row[name]}" {error}', line) from None
+
+
+def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
+    """Seconds of one row."""
+    if STAGES["compute"] in row:
+        found = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
+    else:
+        found = {"upload": 0.0, "compute": _number(path, line, row, OLD_COMPUTE) / 1e6, "download": 0.0}
+    if not found["compute"]:
+        raise fail(path, "the server computed for 0 µs; was it measured without statistics of the server?", line)
+    return {**found, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

@@ -1,0 +1,280 @@
+"""A scenario from a log: the cluster, limits and times of less capacity that its recorded starts show.
+
+`variants` are scenarios that take in one after the other what was inferred, so that simulated waits can be held
+against the recorded ones: the log as it stands, from a cut on with the jobs that were there (warm start), with nodes
+that were down, with the limits of users or queues.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim import registry
+from sim.workload.recorded_log import Jobs, Occupancy
+from sim.workload.summary import held, on_gpus
+from sim.workload.traces import TaskTable
+from sim.workload.waits import Explained
+
+NODE = 8
+"""GPUs of a node where the log does not tell."""
+POLICY = "easy_backfill"
+CUTS = ("since", "until", "sample", "trim", "time_scale", "warm_start")
+"""Options of a trace after which its time is not that of the whole log any more."""
+FEW = 20
+"""Jobs that must be left for a comparison."""
+
+
+@dataclass
+class Variant:
+    """One scenario, what it adds to the one before, and how its waits compare with the recorded ones."""
+
+    name: str
+    document: dict[str, Any]
+    jobs: int = 0
+    recorded: float = math.nan
+    simulated: float = math.nan
+    correlation: float = math.nan
+    rank_correlation: float = math.nan
+
+
+@dataclass
+class Compared:
+    """The variants, and what could not be taken in."""
+
+    variants: list[Variant]
+    notes: list[str] = field(default_factory=list)
+
+
+# The cluster ----------------------------------------------------------------------------------------------------
+
+
+def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
+    """Nodes that could hold all that the log ever held at once.
+
+    Where it names the node of each job: those, with the most that they ever held.  Otherwise one node with all cores,
+    or as many nodes of 8 GPUs (fewer where no job holds so many) as it takes, by GPU type.
+    """
+    start = table.extra.get("recorded_start", table.arrival)
+    begin = np.where(np.isnan(start), table.arrival, start)
+    took = np.min(list(table.times.values()), axis=0)
+    gpus, cores = held(table)
+    names = table.extra.get("recorded_node")
+    if names is not None and all(name and "|" not in name for name in map(str, names.tolist())):
+        return _named(table, names, begin, begin + took, gpus, cores)
+    if not gpus.any():
+        return [{"name": "pool", "cpus": max(1, _most(begin, begin + took, cores))}]
+    return _pools(table, begin, begin + took, gpus, cores)
+
+
+def _named(
+    table: TaskTable, names: np.ndarray, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
+) -> list[dict[str, Any]]:
+    found = []
+    for name in sorted(set(map(str, names.tolist()))):
+        rows = np.flatnonzero(names == name)
+        most = [_most(begin[rows], end[rows], amount[rows]) for amount in (gpus, cores)]
+        node: dict[str, Any] = {"name": name, "cpus": max(1, most[1])}
+        if most[0]:
+            kinds = _kinds(table)[rows][gpus[rows] > 0]
+            node["gpus"] = {"type": str(kinds[0]), "count": most[0]}
+        found.append(node)
+    return found
+
+
+def _kinds(table: TaskTable) -> np.ndarray:
+    """The GPU type of each job, the first of those it may run on."""
+    if table.devices is None:
+        return np.full(len(table), "gpu", dtype=object)
+    return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
+
+
+def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
+    if not len(begin):
+        return 0
+    return math.ceil(max(Occupancy(begin, end, amount).peak(), float(amount.max(initial=0.0))) - 1e-9)
+
+
+def _pools(
+    table: TaskTable, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
+) -> list[dict[str, Any]]:
+    kinds = _kinds(table)
+    on_gpu = on_gpus(table) & (gpus > 0)
+    found: list[dict[str, Any]] = []
+    rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
+    most = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in most.items()}
+    nodes = sum(counts.values())
+    alone = math.ceil(cores[~on_gpu].max(initial=0.0))
+    each = max(1, alone, math.ceil(_most(begin, end, cores) / nodes))
+    # A gang over nodes holds its cores in proportion: a node must have them for its part.
+    share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
+    for kind, count in counts.items():
+        size = min(NODE, most[kind])
+        wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
+        name = f"{kind}-" if len(counts) > 1 else "n"
+        gpu = {"type": kind, "count": size}
+        found.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
+    return found
+
+
+# Scenarios ------------------------------------------------------------------------------------------------------
+
+
+def document_of(
+    name: str, trace: Mapping[str, Any], nodes: Any, policy: str | None = None, entry: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The scenario of a log on a cluster (`cluster:`, or the nodes of one)."""
+    cluster = nodes if isinstance(nodes, dict) else {"nodes": nodes}
+    rest = {"unfit": "leave_out", "span": "any"} if entry is None else dict(entry)
+    return {
+        "name": name,
+        "cluster": cluster,
+        "workload": [{"name": "jobs", "trace": dict(trace), **rest}],
+        "policy": policy or POLICY,
+    }
+
+
+def variants(
+    document: Mapping[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
+) -> Compared:
+    """The log as it stands, and with what was inferred taken in one after the other.
+
+    `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
+    `cluster_nodes`: names of its nodes, where those that were down can be said.
+    """
+    found = Compared([Variant("as it stands", _copy(document))])
+    last = found.variants[-1].document
+    entry = last["workload"][0]
+    trace = entry["trace"]
+    jobs = explained.jobs
+    begin = _cut(trace, explained, found)
+    if begin is not None:
+        last = _copy(last)
+        last["workload"][0]["trace"] |= {"since": f"{begin:.0f} s", "warm_start": True}
+        found.variants.append(Variant("from there with the jobs that ran (warm start)", last))
+    offset = begin or 0.0
+    down = _down(explained, cluster_nodes, offset)
+    if down:
+        last = _copy(last)
+        last["faults"] = [*last.get("faults", []), *down]
+        found.variants.append(Variant("with the nodes that were down", last))
+    elif len(explained.curve) > 1:
+        text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
+        found.notes.append(text)
+    if explained.limits is not None and pooled and not (last.get("site") or {}).get("partitions"):
+        last = _copy(last)
+        _limit(last, explained.limits.kind, explained.limits.most, jobs)
+        found.variants.append(Variant(f"with the limits by {explained.limits.kind}", last))
+    elif explained.limits is not None:
+        found.notes.append("the limits are not simulated: the cluster has partitions of its own")
+    return found
+
+
+def _copy(document: Any) -> Any:
+    if isinstance(document, Mapping):
+        return {key: _copy(value) for key, value in document.items()}
+    return [_copy(value) for value in document] if isinstance(document, list) else document
+
+
+def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
+    """Where a warm start begins, if there is one to make."""
+    jobs = explained.jobs
+    if explained.warm_end <= float(jobs.arrival[0]):
+        return None
+    if any(key in trace for key in CUTS):
+        found.notes.append("no warm start was made: the trace is cut or scaled already")
+        return None
+    reader = registry.entry("traces", trace["format"])
+    if "warm_start" not in inspect.signature(reader).parameters:
+        found.notes.append(f"no warm start was made: format: {trace['format']} does not know it")
+        return None
+    if (jobs.arrival >= explained.warm_end).sum() < FEW:
+        found.notes.append(f"no warm start was made: fewer than {FEW} jobs come after the head of the log")
+        return None
+    return math.ceil(explained.warm_end)
+
+
+def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
+    """Windows in which nodes are down, as many as the capacity that was lacking.
+
+    They are drained before that, so long that 95 % of the jobs end by then: the log shows none that was stopped.
+    """
+    if names is None or len(names) < 2:
+        return []
+    each = explained.capacity / len(names)
+    points = [*explained.curve, (float(explained.jobs.end.max()), explained.capacity)]
+    runs: list[tuple[float, float, int]] = []
+    for (begin, level), (end, _) in zip(points, points[1:], strict=False):
+        count = int((explained.capacity - level) / each + 1e-9)
+        begin = max(begin, offset)
+        if count and end > begin:
+            if runs and runs[-1][2] == count and math.isclose(runs[-1][0] + runs[-1][1], begin - offset):
+                begin = runs.pop()[0] + offset
+            runs.append((begin - offset, end - begin, count))
+    found = []
+    lead = float(np.quantile(explained.jobs.end - explained.jobs.start, 0.95))
+    for begin, length, count in runs:
+        window = {"nodes": names[-count:], "from": f"{begin:.0f} s", "for": f"{length:.0f} s",
+                  "announced": f"{max(0.0, begin - lead):.0f} s"}  # fmt: skip
+        found.append({"maintenance": window})
+    return found
+
+
+def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
+    """A partition for each group with a limit, on all nodes, and one for all others."""
+    key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
+    names = {name: f"{kind}-{name}" for name in most}
+    rest = "others"
+    rules: dict[str, Any] = {
+        names[name]: {"nodes": "*", key: int(limit) if float(limit).is_integer() else float(limit)}
+        for name, limit in most.items()
+    }
+    document["site"] = {**document.get("site", {}), "partitions": {**rules, rest: {"nodes": "*", "default": True}}}
+    document["workload"][0]["partition"] = {"column": kind, "names": names, "others": rest}
+
+
+# Simulated against recorded -------------------------------------------------------------------------------------
+
+
+def compare(compared: Compared, explained: Explained, tell: Callable[[str], None] = lambda _: None) -> None:
+    """Run the variants, and fill in mean waits and correlations, of the jobs that come after the head."""
+    from sim.experiment.run import prepare
+    from sim.experiment.run import run as run_scenario
+
+    cut = any("warm_start" in one.document["workload"][0]["trace"] for one in compared.variants)
+    begin = explained.warm_end if cut else 0.0
+    for variant in compared.variants:
+        tell(f"simulating {variant.name}")
+        outcome: Any = run_scenario(prepare(variant.document, None, ()), replications=1)
+        tasks = outcome.tasks
+        warm = "at_cut" in tasks
+        chosen = tasks["recorded_start"].notna() & (tasks["status"] == "completed")
+        chosen &= (tasks["at_cut"] == 0) if warm else (tasks["arrival"] >= begin)
+        part = tasks[chosen]
+        recorded = part["recorded_start"].to_numpy(dtype=float) - part["arrival"].to_numpy(dtype=float)
+        simulated = part["start"].to_numpy(dtype=float) - part["arrival"].to_numpy(dtype=float)
+        variant.jobs = len(part)
+        if len(part):
+            variant.recorded, variant.simulated = float(recorded.mean()), float(simulated.mean())
+            variant.correlation = correlation(recorded, simulated)
+            variant.rank_correlation = rank_correlation(recorded, simulated)
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's, which long waits decide; NaN where a column is constant."""
+    if len(one) < 2 or one.std() == 0 or other.std() == 0:
+        return math.nan
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's: how far the order of two columns agrees; NaN where one of them is constant."""
+    from scipy.stats import rankdata
+
+    return correlation(rankdata(one), rankdata(other))

@@ -1,0 +1,156 @@
+"""Measured times of batches: a table by batch size in place of a line.
+
+Between two measured sizes a batch takes as long as the next larger one (`stepped`) or what lies on the straight line
+between both.  A batch smaller than the smallest measured takes as long as that one.  Beyond the largest the line
+through the last two sizes goes on; the scenario says whether that may happen at all.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+MAX_POINTS = 64
+"""Sizes through which a line is laid: its cost grows with their third power."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Times of one batch size as they scatter: the value at each of some probabilities, and straight lines between.
+
+    Below the first probability it is the first value, beyond the last the last.  Samples are as many steps: each is
+    drawn as often as any other (`probabilities` is then empty).
+    """
+
+    values: tuple[float, ...]
+    probabilities: tuple[float, ...] = ()
+
+    def at(self, u: float) -> float:
+        """The value at a probability from 0 to 1."""
+        if not self.probabilities:
+            return self.values[min(len(self.values) - 1, int(u * len(self.values)))]
+        return float(np.interp(u, self.probabilities, self.values))
+
+    @property
+    def mean(self) -> float:
+        """Of what is drawn."""
+        if not self.probabilities:
+            return math.fsum(self.values) / len(self.values)
+        p, v = (0.0, *self.probabilities, 1.0), (self.values[0], *self.values, self.values[-1])
+        return math.fsum((p[k + 1] - p[k]) * (v[k + 1] + v[k]) / 2 for k in range(len(p) - 1))
+
+
+@dataclass(frozen=True)
+class FittedLine:
+    """`per_item · n + fixed`, and how far it is off the measured times at worst: as a share, and at which size."""
+
+    per_item: float
+    fixed: float
+    worst: float
+    at: int
+
+
+@dataclass(frozen=True, eq=False)
+class StageTable:
+    """Seconds of a stage by batch size; `sizes` increase.  Stands where a line may (`sim.model.tasks.StageTime`)."""
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    stepped: bool = False
+    spread: tuple[Spread, ...] = ()
+    """One for each size, where times scatter; `seconds` are what policies expect."""
+    _known: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def of(self, count: int) -> float:
+        """Seconds for a launch of so many tasks."""
+        found = self._known.get(count)
+        if found is None:
+            found = self._known[count] = self._between(count, self.seconds)
+        return found
+
+    @property
+    def fixed(self) -> float:
+        """A launch of one; none of it is by item."""
+        return self.of(1)
+
+    @property
+    def per_item(self) -> float:
+        return 0.0
+
+    def factor(self, count: int, u: float) -> float:
+        """A drawn time as a share of the expected one; `u` is uniform in [0, 1).
+
+        Between two sizes the times at the same probability are weighted as expected ones are.
+        """
+        expected = self.of(count)
+        if not self.spread or expected <= 0:
+            return 1.0
+        return self._between(count, [one.at(u) for one in self.spread]) / expected
+
+    def _between(self, count: int, seconds: Sequence[float]) -> float:
+        sizes = self.sizes
+        place = bisect_left(sizes, count)
+        if place == 0:
+            return seconds[0]
+        if place < len(sizes) and (self.stepped or sizes[place] == count):
+            return seconds[place]
+        if len(sizes) == 1:
+            return seconds[0] * count / sizes[0]
+        high = min(place, len(sizes) - 1)
+        low = high - 1
+        slope = (seconds[high] - seconds[low]) / (sizes[high] - sizes[low])
+        if place == len(sizes):
+            return seconds[high] + max(0.0, slope) * (count - sizes[high])
+        return seconds[low] + slope * (count - sizes[low])
+
+    def least(self, limit: int) -> float:
+        """The shortest batch of up to so many."""
+        return min(self.of(size) for size in self._measured(limit))
+
+    def least_per_item(self, limit: int) -> float:
+        """The least seconds a request in batches of up to so many: at a measured size, or at the limit."""
+        return min(self.of(size) / size for size in self._measured(limit))
+
+    def _measured(self, limit: int) -> list[int]:
+        # Along a line seconds over size is monotone, and a step is cheapest at its end.
+        return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
+
+    def line(self) -> FittedLine:
+        """The line nearest to the table, as `sim.calibrate.fit` finds it."""
+        n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
+        chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
+        per_item, fixed = nearest_line(n[chosen], seconds[chosen])
+        off = np.abs((per_item * n + fixed) / seconds - 1)
+        worst = int(np.argmax(off))
+        return FittedLine(per_item, fixed, float(off[worst]), self.sizes[worst])
+
+    def falls(self, noise: float) -> tuple[int, int] | None:
+        """The first size that takes less than a smaller one by more than this share, and that smaller one."""
+        slowest = 0
+        for place, seconds in enumerate(self.seconds):
+            if seconds < self.seconds[slowest] * (1 - noise):
+                return self.sizes[place], self.sizes[slowest]
+            slowest = place if seconds > self.seconds[slowest] else slowest
+        return None
+
+
+def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Of the lines through two of the points (or one, with the other coefficient zero) the nearest to all of them.
+
+    No coefficient is negative.  Near is the sum of |log(seconds / line)|: relative, because medians scatter in
+    proportion to their size and the largest batches alone would otherwise say what `fixed` is; and without squares,
+    because single sizes are often special (a batch of one takes another kernel, a size fills the device badly), for
+    which squares would bend the line.
+    """
+    lines = [(0.0, float(value)) for value in seconds]
+    lines += [(float(value / size), 0.0) for size, value in zip(sizes, seconds, strict=True)]
+    for first in range(len(sizes)):
+        for second in range(first + 1, len(sizes)):
+            slope = float((seconds[second] - seconds[first]) / (sizes[second] - sizes[first]))
+            lines.append((slope, float(seconds[first] - slope * sizes[first])))
+    possible = [line for line in lines if min(line) >= 0 and max(line) > 0]
+    return min(possible, key=lambda line: float(np.abs(np.log((line[0] * sizes + line[1]) / seconds)).sum()))

@@ -1,0 +1,435 @@
+"""Measured batch latencies in place of a line: tables in scenarios, and `hetsim calibrate --from`.
+
+A table that is a line gives the line's results; a stepped one agrees with a recursion and a Markov chain written here;
+times that are drawn have the quantiles that were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.calibrate.shapes import shaped
+from sim.cli import main
+from sim.errors import ScenarioError
+from sim.model.batch_times import Spread, StageTable
+
+STEPS = {1: 6.0, 2: 7.0, 4: 9.5, 8: 13.0}
+"""Milliseconds by batch size."""
+
+
+def scenario(compute: Any, rate: str = "300/s", policy: Any = "serial_greedy", **service: Any) -> dict[str, Any]:
+    """Requests of one service on one GPU."""
+    return {
+        "name": "served",
+        "seed": 3,
+        "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "t4", "count": 1, "streams": service.pop("streams", 1)}}},
+        "workload": {
+            "name": "images",
+            "arrivals": {"process": "poisson", "rate": rate},
+            "count": service.pop("count", 3000),
+            "slo": "200 ms",
+            "service": {"compute": compute, **service},
+        },
+        "policy": {"batching": policy},
+    }
+
+
+def table_of(times: dict[int, float], **keys: Any) -> dict[str, Any]:
+    return {"table": {size: f"{value} ms" for size, value in times.items()}, **keys}
+
+
+def refused(compute: Any, **service: Any) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        sim.load(scenario(compute, **service))
+    return str(caught.value)
+
+
+# Tables as times --------------------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.integers(1, 200), st.floats(1e-3, 10), min_size=1, max_size=8), st.integers(1, 400))
+def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: int) -> None:
+    sizes = tuple(sorted(times))
+    seconds = tuple(times[size] for size in sizes)
+    linear, stepped = StageTable(sizes, seconds), StageTable(sizes, seconds, stepped=True)
+    assert all(linear.of(size) == stepped.of(size) == times[size] for size in sizes)
+    if sizes[0] <= count <= sizes[-1]:
+        above = min(size for size in sizes if size >= count)
+        below = max(size for size in sizes if size <= count)
+        assert stepped.of(count) == times[above]
+        low, high = sorted((times[below], times[above]))
+        assert low * (1 - 1e-12) <= linear.of(count) <= high * (1 + 1e-12)
+    elif count < sizes[0]:
+        assert linear.of(count) == stepped.of(count) == seconds[0]
+    else:
+        assert linear.of(count) >= min(seconds[-1], linear.of(sizes[-1]))
+    limit = min(count, sizes[-1])
+    brute = [linear.of(n) / n for n in range(1, limit + 1)]
+    assert linear.least_per_item(limit) == pytest.approx(min(brute), rel=1e-12)
+    assert linear.least(limit) == pytest.approx(min(linear.of(n) for n in range(1, limit + 1)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "policy", ["serial_greedy", "async_linear", "batopt", "triton_dynamic", "nexus", "clipper_aimd"]
+)
+def test_a_table_that_is_a_line_gives_the_lines_results(policy: str) -> None:
+    line = {"fixed": "5 ms", "per_item": "0.8 ms"}
+    table = table_of({1: 5.8, 3: 7.4, 8: 11.4, 16: 17.8})
+    stages = {"upload": {"fixed": "0.1 ms", "per_item": "0.05 ms"}, "download": "0.2 ms", "streams": 2}
+    measured = {"upload": table_of({1: 0.15, 16: 0.9}), "download": {1: "0.2 ms", 16: "0.2 ms"}, "streams": 2}
+    found = [
+        sim.run(scenario(compute, policy=policy, max_batch=16, count=800, **others), check=True).tasks
+        for compute, others in ((line, dict(stages)), (table, measured))
+    ]
+    for column in ("start", "finish", "upload", "compute", "download"):
+        np.testing.assert_allclose(found[1][column], found[0][column], rtol=1e-12, atol=1e-12)
+
+
+def test_the_table_of_a_type_is_that_of_its_variant() -> None:
+    """Two types of GPU, each with its own table, one after the other."""
+    variants = [{"device": "fast", "compute": {1: "2 ms", 8: "4 ms"}}, {"device": "slow", "compute": {1: "9 ms"}}]
+    document = scenario(None, rate="50/s", count=200)
+    document["cluster"] = {"nodes": {"cpus": 4, "gpus": [{"type": "fast", "count": 1}, {"type": "slow", "count": 1}]}}
+    document["workload"]["service"] = {"variants": variants}
+    tasks = sim.run(document, check=True).tasks
+    line = StageTable((1, 8), (0.002, 0.004))
+    for kind, group in tasks.groupby("device_type"):
+        for size, batch in group.groupby("batch"):
+            expected = line.of(len(batch)) if kind == "fast" else 0.009
+            assert batch["compute"].to_numpy() == pytest.approx(expected, rel=1e-9), size
+
+
+# Against a recursion and a chain of our own -------------------------------------------------------------------------
+
+
+def greedy(arrivals: np.ndarray, seconds: list[float]) -> np.ndarray:
+    """Finish times where an idle server takes all who wait, up to a limit; `seconds` by batch size from 1."""
+    finish, done, free = np.empty(len(arrivals)), 0, 0.0
+    while done < len(arrivals):
+        begin = max(free, arrivals[done])
+        size = min(int(np.searchsorted(arrivals, begin, side="right")) - done, len(seconds))
+        free = begin + seconds[size - 1]
+        finish[done : done + size] = free
+        done += size
+    return finish
+
+
+def test_a_stepped_table_against_a_recursion() -> None:
+    result = sim.run(scenario(table_of(STEPS, between="step"), rate="550/s"), check=True)
+    steps = [6.0, 7.0, 9.5, 9.5, 13.0, 13.0, 13.0, 13.0]
+    expected = greedy(result.tasks["arrival"].to_numpy(), [1e-3 * one for one in steps])
+    np.testing.assert_allclose(result.tasks["finish"].to_numpy(), expected, rtol=1e-11)
+
+
+def mean_response(rate: float, seconds: list[float], states: int = 400) -> float:
+    """Of greedy batches in the long run: the chain of those left behind when a batch ends, and renewal rewards."""
+    most = len(seconds)
+    chances = [np.array([math.exp(-rate * t + k * math.log(rate * t) - math.lgamma(k + 1)) for k in range(states)])
+               for t in seconds]  # fmt: skip
+    move = np.zeros((states, states))
+    for waiting in range(states):
+        size = min(max(waiting, 1), most)
+        left = max(waiting, 1) - size
+        move[waiting, left:] = chances[size - 1][: states - left]
+        move[waiting, -1] += 1 - move[waiting].sum()
+    system = np.vstack([move.T - np.eye(states), np.ones(states)])
+    share = np.linalg.lstsq(system, np.append(np.zeros(states), 1.0), rcond=None)[0]
+    time = inside = 0.0
+    for waiting in range(states):
+        size, took = min(max(waiting, 1), most), seconds[min(max(waiting, 1), most) - 1]
+        idle = 1 / rate if waiting == 0 else 0.0
+        time += share[waiting] * (idle + took)
+        inside += share[waiting] * (max(waiting, 1) * took + rate * took * took / 2)
+        assert size >= 1
+    return inside / time / rate
+
+
+def test_a_stepped_table_against_a_markov_chain() -> None:
+    """Little's law on the chain; 14 runs of 2,500 requests, a 99.9 % interval for their mean."""
+    steps = [6.0, 7.0, 9.5, 9.5, 13.0, 13.0, 13.0, 13.0]
+    exact = mean_response(350.0, [1e-3 * one for one in steps])
+    document = scenario(table_of(STEPS, between="step"), rate="350/s", count=2500)
+    means = []
+    for seed in range(14):
+        response = sim.run({**document, "seed": seed}).tasks["response"].to_numpy()
+        means.append(response[200:].mean())
+    half = 4.22 * np.std(means, ddof=1) / math.sqrt(len(means))  # t(13) at 99.9 %
+    assert abs(np.mean(means) - exact) < half
+    assert half < 0.05 * exact
+
+
+# Times that scatter -------------------------------------------------------------------------------------------------
+
+
+def test_times_are_drawn_from_the_measured_percentiles() -> None:
+    """Single requests, far apart: their times have the distribution of the table (Kolmogorov, 99.9 %)."""
+    compute = {1: {"min": "5 ms", "p50": "6 ms", "p90": "9 ms", "max": "20 ms"}}
+    times = np.sort(sim.run(scenario(compute, rate="1/s", count=2000)).tasks["compute"].to_numpy())
+    exact = np.interp(times, [0.005, 0.006, 0.009, 0.020], [0, 0.5, 0.9, 1])
+    rank = np.arange(1, len(times) + 1) / len(times)
+    assert max(np.abs(rank - exact).max(), np.abs(rank - 1 / len(times) - exact).max()) < 1.95 / math.sqrt(len(times))
+
+
+def test_samples_are_drawn_alike() -> None:
+    compute = {1: ["5 ms", "6 ms", "6 ms", "10 ms"]}
+    times = sim.run(scenario(compute, rate="1/s", count=4000)).tasks["compute"].to_numpy()
+    drawn, counts = np.unique(np.round(times, 9), return_counts=True)
+    assert drawn.tolist() == [0.005, 0.006, 0.010]
+    expected = np.array([1000, 2000, 1000])
+    assert ((counts - expected) ** 2 / expected).sum() < 13.8  # chi square of two degrees of freedom, 99.9 %
+
+
+def test_policies_expect_the_mean_and_draws_are_the_same_under_every_policy() -> None:
+    spread = Spread((1.0, 2.0, 4.0), (0.0, 0.5, 1.0))
+    assert spread.mean == pytest.approx(0.5 * 1.5 + 0.5 * 3.0)
+    assert StageTable((1, 3), (1.0, 2.0), spread=(Spread((1.0,)), Spread((2.0,)))).factor(2, 0.3) == 1.0
+    document = scenario({1: ["5 ms", "9 ms"]}, rate="1/s", count=50)
+    assert sim.run(document).tasks["compute"].tolist() == sim.run(document).tasks["compute"].tolist()
+    greedy_, timed = (sim.run({**document, "policy": {"batching": p}}).tasks for p in ("serial_greedy", "nexus"))
+    assert greedy_["compute"].tolist() == timed["compute"].tolist()
+
+
+# Files and what is wrong --------------------------------------------------------------------------------------------
+
+LATENCIES = """\
+model,size,p50_ms,p99_ms,seconds
+small,1,6.1,7,0.0061
+small,2,7.0,8,0.007
+small,4,9.2,10,0.0092
+large,1,60,70,0.06
+"""
+
+
+@pytest.fixture
+def latencies(tmp_path: Path) -> Path:
+    path = tmp_path / "latencies.csv"
+    path.write_text(LATENCIES)
+    return path
+
+
+def test_a_table_in_a_file(latencies: Path) -> None:
+    keys = {"table": str(latencies), "batch": "size", "where": {"model": "small"}}
+    inline = sim.run(scenario({1: "6.1 ms", 2: "7 ms", 4: "9.2 ms"}, count=300)).tasks
+    for time in ({"time": "p50_ms"}, {"time": "seconds"}):
+        found = sim.run(scenario({**keys, **time}, count=300)).tasks
+        np.testing.assert_allclose(found["finish"], inline["finish"], rtol=1e-12)
+    drawn = sim.run(scenario({**keys, "time": "p50_ms", "quantiles": {"p50": "p50_ms", "p99": "p99_ms"}}, count=300))
+    assert drawn.tasks["compute"].between(0.0061 - 1e-9, 0.010 + 1e-9).all()
+    assert drawn.tasks["compute"].nunique() > 50
+
+
+def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "l.csv").write_text("batch,time_ms\n1,5\n2,6\n")
+    (tmp_path / "deep" / "p.yaml").write_text("service: {compute: {table: l.csv, time: time_ms}}\n")
+    document = scenario(None, rate="10/s", count=20)
+    document["workload"]["service"] = {"profile": str(tmp_path / "deep" / "p.yaml")}
+    assert sim.run(document).tasks["compute"].min() == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        ({"2": "5 ms", "1": "6 ms"}, "compute.table: batch sizes increase, and 1 stands behind 2"),
+        ({1: "5 ms", 2: "0 ms"}, 'batches of 2: "0 ms" is no time that a batch takes; it must be above 0'),
+        ({1: "5 ms", 2: "-1 ms"}, 'batches of 2: "-1 ms" is negative'),
+        ({0: "5 ms"}, '"0" is not a batch size: a whole number from 1 to 1,000,000'),
+        ({"1.5": "5 ms"}, '"1.5" is not a batch size'),
+        ({1: 5}, 'batches of 1: "5" has no unit; write for instance 5 ms'),
+        ({1: "5 ms", 2: ["6 ms"]}, "batches of 1 have one time, and others samples or percentiles; give them"),
+        ({1: []}, "batches of 1: there are no samples"),
+        ({1: {"p50": "6 ms", "p90": "5 ms"}}, "batches of 1: p90 is below p50"),
+        ({1: {"p500": "6 ms"}}, '"p500" is not a percentile such as p50, p99, min or max'),
+        ({"table": {1: "5 ms"}, "fixed": "1 ms"}, "a table and fixed cannot stand together"),
+        ({"table": {1: "5 ms"}, "time": "p50"}, "this belongs to a table in a file, and this one is written here"),
+        ({"fixed": "5 ms", "between": "step"}, "this belongs to a table of measured times, and there is none here"),
+        ({"table": {1: "5 ms"}, "between": "cubic"}, 'unknown between "cubic"; one of linear, step'),
+        ({"table": "nothing.csv"}, 'compute.table: no file "nothing.csv"'),
+        ({"table": 5}, 'expected sizes with their times, or a file, not "5"'),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_none(compute: Any, message: str) -> None:
+    assert message in refused(compute, max_batch=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "message"),
+    [
+        ("1,5\n1,6\n", {}, "l.csv:3: column batch: the batch size 1 stands in line 2 already"),
+        ("2,5\n1,6\n", {}, "l.csv:3: column batch: batch sizes increase, and 1 stands behind 2"),
+        ("1,5\nx,6\n", {}, 'l.csv:3: column batch: "x" is not a number'),
+        ("1,5\n0.5,6\n", {}, 'l.csv:3: column batch: "0.5" is not a batch size'),
+        ("1,5\n2,\n", {}, 'l.csv:3: column time_ms: "" is not a number'),
+        ("1,5\n2,-6\n", {}, 'l.csv:3: column time_ms: "-6" is negative'),
+        ("1,5\n2,0\n", {}, "l.csv:3: column time_ms: a batch takes no time"),
+        ("", {}, "l.csv: has no rows"),
+        ("1,5\n", {"batch": "size"}, 'l.csv:1: no column "size"; it has batch, time_ms'),
+        ("1,5\n", {"unit": "s"}, 'the name of the column "time_ms" says ms, but the unit is s'),
+        ("1,5\n", {"unit": "GB"}, '"GB" is not a unit of time'),
+        ("1,5\n", {"time": "batch"}, 'the column "batch" does not say in which unit its times are; give unit: ms'),
+        ("1,5\n", {"where": {"batch": 7}}, "none of its 1 rows has batch = 7"),
+        ("1,5\n", {"samples": True, "quantiles": {"p50": "time_ms"}}, "leave one out"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_table(tmp_path: Path, rows: str, keys: dict[str, Any], message: str) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text("batch,time_ms\n" + rows)
+    assert message in refused({"table": str(path), "time": "time_ms", **keys}).replace(f"{tmp_path}/", "")
+
+
+def test_batches_larger_than_measured_are_formed_only_where_said() -> None:
+    assert "max_batch: the largest measured size of compute is 8; extrapolate: true" in refused(
+        table_of(STEPS), max_batch=9
+    )
+    kept = sim.run(scenario(table_of(STEPS), rate="3000/s", count=400))
+    assert kept.tasks.groupby("batch").size().max() == 8
+    beyond = sim.run(scenario(table_of(STEPS, extrapolate=True), rate="3000/s", count=400, max_batch=64))
+    assert beyond.tasks.groupby("batch").size().max() == 64
+    assert beyond.tasks.groupby("batch")["compute"].first().max() == pytest.approx(1e-3 * (13 + 3.5 / 4 * 56))
+    assert any("batches of more than 8, the largest measured size" in text for text in beyond.record.input.warnings)
+
+
+def test_times_that_fall_are_a_warning() -> None:
+    def told(times: dict[int, float]) -> list[str]:
+        return [one for one in sim.run(scenario(table_of(times), count=5)).record.input.warnings if "fall" in one]
+
+    assert told({1: 6, 2: 5.8}) == []
+    assert told({1: 6, 2: 7, 4: 6.5}) == [
+        "images: compute: a batch of 4 takes 6.5 ms, and one of 2 takes 7 ms: times fall by more than noise (5%)"
+    ]
+
+
+def test_policies_that_need_a_line_say_how_far_off_it_is() -> None:
+    def told(policy: str, times: dict[int, float]) -> list[str]:
+        outcome = sim.run(scenario(table_of(times), count=5, policy=policy, streams=2))
+        return [one for one in outcome.record.input.warnings if "line" in one]
+
+    for policy in ("async_linear", "clipper_quantile"):
+        (text,) = told(policy, {1: 6, 2: 7, 4: 14, 8: 16})
+        assert f"{policy} takes stage times for lines; the one nearest to compute on t4 is 1.429 ms · n + 4.571" in text
+        assert "off by up to 26.5% (batches of 4)" in text
+        assert told(policy, {1: 6, 2: 7, 4: 9, 8: 13}) == []
+    assert told("serial_greedy", {1: 6, 2: 7, 4: 14, 8: 16}) == []
+
+
+# calibrate --from ---------------------------------------------------------------------------------------------------
+
+HEAD = (
+    "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
+    "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency\n"
+)
+
+
+def calibrate(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["calibrate", *map(str, arguments)])
+
+
+def perf(path: Path, infer: float, load: int = 1) -> Path:
+    busy = f"4,900,60,900,8000,50,{infer + 900},12,5,9000,9100,9200,9300\n"
+    path.write_text(f"{HEAD}{busy}{load},500,60,900,20,50,{infer},12,5,6000,6100,6200,6300\n")
+    return path
+
+
+def test_perf_analyzer_is_replayed(tmp_path: Path) -> None:
+    """Of each size the row with the least load; the profile serves batches for what was measured."""
+    sizes = {1: 6000, 2: 7000, 4: 9500, 8: 18000, 16: 40000}
+    files = [f"{size}={perf(tmp_path / f'b{size}.csv', infer)}" for size, infer in sizes.items()]
+    words = [word for file in files for word in ("--from", file)]
+    done = calibrate(*words, "--out", tmp_path, "--name", "net", "--as", "table")
+    assert done.exit_code == 0, done.output
+    document = scenario(None, rate="400/s", count=500)
+    document["workload"]["service"] = {"profile": str(tmp_path / "net.service.yaml")}
+    tasks = sim.run(document, check=True).tasks
+    times = StageTable(tuple(sizes), tuple(1e-6 * one for one in sizes.values()))
+    for _, batch in tasks.groupby("batch"):
+        assert batch["compute"].to_numpy() == pytest.approx(times.of(len(batch)), rel=1e-9)
+        assert batch["upload"].to_numpy() == pytest.approx(50e-6, rel=1e-6)
+        assert batch["download"].to_numpy() == pytest.approx(12e-6, rel=1e-6)
+
+
+def test_the_batch_size_is_a_column_where_files_were_put_together(tmp_path: Path) -> None:
+    path = tmp_path / "all.csv"
+    row = "1,500,60,900,20,50,{},12,5,6000,6100,6200,6300\n"
+    head = f"Batch,{HEAD}"
+    path.write_text(head + "1," + row.format(6000) + head + "2," + row.format(7000) + "4," + row.format(9000))
+    done = calibrate("--from", path, "--out", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    assert '"max_batch": 4' in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            HEAD + "1,500,60,900,20,50,6000,12,5,6000,6100,6200,6300\n",
+            "p.csv: perf_analyzer does not write the batch size",
+        ),
+        (
+            HEAD.replace("Server Compute Infer,", ""),
+            'p.csv:1: no column "Server Compute Infer", as perf_analyzer writes',
+        ),
+        ("Batch," + HEAD + "x,1,500,60,900,20,50,6000,12,5,6,6,6,6\n", 'p.csv:2: column Batch: "x" is not a number'),
+        ("Batch," + HEAD + "1,1,500,60,900,20,50,0,12,5,6,6,6,6\n", "p.csv:2: the server computed for 0 µs"),
+        ("Batch," + HEAD, "p.csv: has no rows"),
+    ],
+)
+def test_files_of_perf_analyzer_that_are_wrong(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(content)
+    done = calibrate("--from", path, "--out", tmp_path)
+    assert done.exit_code == 3
+    assert message in done.stderr.replace(f"{tmp_path}/", "")
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_a_loaded_measurement_is_told(tmp_path: Path) -> None:
+    done = calibrate("--from", f"8={perf(tmp_path / 'b.csv', 9000, load=2)}", "--out", tmp_path)
+    assert "batches of 8 were measured with more than one request in flight" in done.stderr
+    assert "fewer than three sizes" in done.stderr
+
+
+def test_cross_validation_finds_the_shape() -> None:
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    line = shaped(sizes, tuple(0.005 + 0.001 * n for n in sizes))
+    assert line.chosen == "line"
+    assert line.line == pytest.approx((0.001, 0.005))
+    flat_then_steep = tuple(0.010 if n <= 8 else 0.010 + 0.002 * (n - 8) for n in sizes)
+    broken = shaped(sizes, flat_then_steep)
+    assert broken.chosen == "broken line"
+    assert list(broken.knots) == [1, 8, 64]
+    assert broken.off < 1e-9
+    curved = shaped(tuple(range(1, 33)), tuple(0.001 * (1 + n % 2 * 0.0 + math.sqrt(n) * 3) for n in range(1, 33)))
+    assert curved.chosen == "table"
+    assert curved.off == 0
+    by_name = {one.shape: one.error for one in curved.judged}
+    assert by_name["table"] < by_name["broken line"] < by_name["line"]
+
+
+def test_the_error_of_a_line_is_that_of_leaving_each_size_out() -> None:
+    """Three sizes: each is foretold by the line through the other two, worked out by hand."""
+    found = {one.shape: one for one in shaped((1, 2, 4), (0.004, 0.006, 0.009)).judged}
+    errors = [abs(0.0045 / 0.004 - 1), abs((0.004 + 0.005 / 3) / 0.006 - 1), abs(0.010 / 0.009 - 1)]
+    assert found["line"].error == pytest.approx(np.mean(errors))
+    assert found["line"].worst_size == 1
+
+
+def test_calibrate_from_is_used_rightly(tmp_path: Path, latencies: Path) -> None:
+    assert calibrate().exit_code == 2
+    assert calibrate("--from", latencies, "--model", "x:y").exit_code == 2
+    assert calibrate("--from", f"8={latencies}").exit_code == 2
+    assert calibrate("--from", tmp_path / "none.csv").exit_code == 3
+    keys = ("--batch", "size", "--time", "p50_ms", "--where", "model=small", "--out", tmp_path)
+    assert calibrate("--from", latencies, *keys).exit_code == 0
+    assert calibrate("--from", latencies, *keys).exit_code == 2, "it exists"
+    done = calibrate("--from", latencies, "--batch", "size", "--time", "p50_ms", "--out", tmp_path, "--name", "n")
+    assert done.exit_code == 3
+    assert "the batch size 1 stands in line 2 already" in done.stderr
