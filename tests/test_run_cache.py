@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-from sim.experiment.cache import Store
-from sim.experiment.sweep_runs import Outcome
+from sim.experiment.store import Store
+from sim.experiment.work import Outcome
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 
 
-def kept(tmp_path, metrics=(), **more):
-    store = Store(tmp_path, list(metrics), **more)
+def kept(tmp_path):
+    store = Store(tmp_path)
     store.put(RUN, Outcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
     return store
 
@@ -41,7 +41,7 @@ def test_a_file_of_another_run_is_not_taken_for_this_one(tmp_path):
 
 
 def test_an_error_that_was_kept_is_one_again(tmp_path):
-    store = Store(tmp_path, ["wait_mean"])
+    store = Store(tmp_path)
     store.put(RUN, Outcome(None, ["slow"], error="the policy looped"))
     found = store.get(RUN)
     assert found is not None
@@ -59,7 +59,7 @@ def test_a_damaged_file_is_no_outcome(tmp_path, damage):
 
 def test_a_run_without_a_metric_that_is_asked_for_is_made_again(tmp_path):
     kept(tmp_path)
-    assert Store(tmp_path, ["wait_mean", "makespan"]).get(RUN) is not None
-    assert Store(tmp_path, ["wait_mean", "jain"]).get(RUN) is None
-    assert Store(tmp_path, [], fresh=True).get(RUN) is None
-    assert Store(None, []).get(RUN) is None
+    assert Store(tmp_path).get(RUN, ["wait_mean", "makespan"]) is not None
+    assert Store(tmp_path).get(RUN, ["wait_mean", "jain"]) is None
+    assert Store(tmp_path, fresh=True).get(RUN) is None
+    assert Store(None).get(RUN) is None

@@ -84,7 +84,7 @@ def sweep(
     """
     from sim.errors import UsageError
     from sim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
-    from sim.experiment.sweep_making import cores
+    from sim.experiment.workers import cores
 
     if by_replication and not as_json:
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
@@ -121,7 +121,7 @@ def sweep(
 
 def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     from sim.errors import UsageError
-    from sim.experiment.sweep_points import parse_over
+    from sim.experiment.points import parse_over
 
     found: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
@@ -132,7 +132,7 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _points(path: Path | None) -> list[dict[str, Any]] | None:
-    from sim.experiment.sweep_points import read_points
+    from sim.experiment.points import read_points
 
     return None if path is None else read_points(path)
 

@@ -61,8 +61,8 @@ def tune(
     """
     from sim.cli.sweep import over_given
     from sim.errors import UsageError
-    from sim.experiment.sweep_making import cores
     from sim.experiment.tune import tune as search
+    from sim.experiment.workers import cores
 
     if dask is not None and workers is not None:
         raise UsageError("a Dask cluster has workers of its own: leave out --workers")

@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import ScenarioError
-from sim.experiment.jobs import Case, run_cases
+from sim.errors import ScenarioError, UsageError
 from sim.experiment.policies import PolicyLike, named_policy
-from sim.experiment.progress import Progress
+from sim.experiment.progress import Meter, Progress
+from sim.experiment.stopping import checked_amount, cut_warmup
+from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.work import Setup
+from sim.experiment.workers import Workers
+from sim.results.replications import Replications
 
 if TYPE_CHECKING:
-    from sim.results.replications import Replications
+    from sim.model.record import RunInput
     from sim.results.result import Result
     from sim.scenario.scenario import Overrides, Scenario
 
@@ -51,9 +55,58 @@ def run(
     ScenarioError lists everything wrong with the scenario.  A RunError has the tables up to then as `result`.
     """
     loaded = prepare(scenario, policy, overrides)
-    case = Case("", loaded, seed)
     kept = to_keep(loaded, metrics, by, seed, replications)
-    return run_cases([case], replications, check, kept, keep, workers, progress)[""]
+    return run_cases([Case(loaded, seed=seed)], replications, check, kept, keep, workers, progress)[0]
+
+
+def run_cases(
+    cases: list[Case], replications: int | Mapping[str, Any] | None, check: bool, metrics: Iterable[str], keep: bool,
+    workers: int, progress: Progress | bool | None,
+) -> list[Result | Replications]:  # fmt: skip
+    """The Result of each case, or its Replications where there are several."""
+    pool = Workers(workers)
+    if keep and workers > 1:
+        raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
+    amounts = [checked_amount(case.scenario, replications) for case in cases]
+    kept = [*metrics, *(amount.metric for amount in amounts if amount.precision is not None)]
+    setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), check)
+    with (
+        Meter(progress, sum(amount.most for amount in amounts)) as meter,
+        Study(setup, pool, meter=meter) as study,
+    ):
+        warmups, remarks, warnings = cut_warmup(study, cases, [amount.most for amount in amounts])
+        series = [
+            whole_series(case, amount.first, keep=keep, most=amount.most, rule=amount.rule(study), warmup=warmup)
+            for case, amount, warmup in zip(cases, amounts, warmups, strict=True)
+        ]
+        study.make(series)
+    for one, amount in zip(series, amounts, strict=True):
+        if one.runs is not None and amount.precision is not None:
+            text, warns = amount.remark(one.runs)
+            (one.runs.warnings if warns else one.runs.remarks).append(text)
+    tell_all(series, remarks, warnings)
+    return [one.results[0] if one.runs is None else one.runs for one in series]
+
+
+def whole_series(case: Case, goal: int, *, keep: bool = False, most: int = 0, **more: Any) -> Replicates:
+    """Replications of which the first run stays whole, to be shown, drawn and explained for all; with `keep` all."""
+    most = max(goal, most)
+    runs = Replications() if most > 1 else None
+    return Replicates(case, goal, most=most, whole=most if keep else 1, strict=True, runs=runs, **more)
+
+
+def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
+    """What was said of all cases together, with the figures of each."""
+    for series in found:
+        if series.runs is not None:
+            series.runs.remarks[:0] = remarks
+            series.runs.warnings += warnings
+
+
+def rehearse(scenario: Scenario) -> RunInput:
+    """Everything that `run` does with a scenario before its clock starts, and no more: the input of the run."""
+    checked_amount(scenario, None)
+    return scenario.begin().input
 
 
 def to_keep(

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import ScenarioError, UsageError
-from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate, take
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress, Told
-from sim.experiment.run import prepare
+from sim.experiment.progress import Meter, Progress
+from sim.experiment.run import prepare, whole_series
+from sim.experiment.stopping import cut_warmup
+from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.work import Setup
+from sim.experiment.workers import Workers
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
 from sim.results.deadlines import JUDGED_BY_DEADLINE
 from sim.results.statistics import half_width, is_congested
@@ -246,10 +249,9 @@ def size(
     top = MOST if most is None else most
     if not 1 <= least <= top:
         raise UsageError(f"sizes are looked for from {least} to {top}: that is no range of whole numbers from 1 on")
-    if workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}")
-    with Told(progress) as told:
-        search = _Search(loaded, over, aim, confidence, seed, replications, workers, told, least, top)
+    pool, setup = Workers(workers), Setup((loaded,), (aim.metric,))
+    with Meter(progress) as meter, Study(setup, pool, meter=meter) as study:
+        search = _Search(study, over, aim, confidence, seed, replications, least, top)
         found = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.verdict == UNDEFINED for trial in trials):
@@ -278,17 +280,21 @@ class _Search:
     """Bisection, and the replications of each size."""
 
     def __init__(
-        self, scenario: Scenario, key: str, target: Target, confidence: float, seed: int | None, first: int,
-        workers: int, progress: Progress | None, least: int, most: int,
+        self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
+        most: int,
     ):  # fmt: skip
-        self.scenario, self.key, self.target, self.seed = scenario, key, target, seed
-        self.first, self.workers, self.progress = first, workers, progress
+        self.study, self.key, self.target, self.seed, self.first = study, key, target, seed, first
         self.least, self.most = least, most
         self.trials: dict[int, Trial] = {}
-        self.told, self.to_come = 0.0, 1
         self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
         """Sizes that are tried at most: doublings and halvings."""
         self.error = (1 - confidence) / (2 * self.steps)
+        self._expect(1)
+
+    def _expect(self, sizes: int) -> None:
+        """So many sizes are still to be tried, with ten replications each."""
+        meter = self.study.meter
+        meter.expect(meter.done + sizes * self.first - meter.runs)
 
     def smallest(self, doubling: bool) -> int | None:
         """The least size that is shown to meet the target, if more is never worse."""
@@ -297,9 +303,9 @@ class _Search:
             if high == self.most:
                 return None
             low, high = high, min(2 * high, self.most) if doubling else self.most
-            self.to_come = 1 + math.ceil(math.log2(high - low))
+            self._expect(1 + math.ceil(math.log2(high - low)))
         while high - low > 1:
-            self.to_come = math.ceil(math.log2(high - low))
+            self._expect(math.ceil(math.log2(high - low)))
             middle = (low + high) // 2
             if self.meets(middle):
                 high = middle
@@ -312,38 +318,26 @@ class _Search:
             self.trials[number] = self._try(number)
         return self.trials[number].verdict == MET
 
-    def _tell(self, share: float) -> None:
-        """How far the search is, with this share of the size that is being tried; more sizes never take it back."""
-        assert self.progress is not None
-        tried = len(self.trials)
-        self.told = max(self.told, min(0.99, (tried + share) / (tried + self.to_come)))
-        self.progress(self.told)
-
     def _try(self, number: int) -> Trial:
-        case = Case("", self.scenario.with_overrides({self.key: number}), self.seed)
-        metrics, most = [self.target.metric], MORE * self.first
-        with (
-            Watch(self._tell if self.progress is not None else None, self.first) as watch,
-            runner([case], most, False, metrics, self.workers, watch) as fetch,
-        ):
-            cut_warmup(fetch, [most])
-            runs = begun(simulate(fetch.cases[0], 0, watch=watch), metrics)
-            watch.finished()
-            trial = None
-            for count in (self.first, most):  # the second look goes on where the first ended
-                watch.skipped(watch.runs - count)
-                fetch.begin([(0, replication) for replication in range(len(runs), count)])
-                for replication in range(len(runs), count):
-                    take(runs, fetch(0, replication), replication)
-                    watch.finished()
-                values = runs.column(self.target.metric)
-                if values.notna().all():
-                    values = runs.contributions(self.target.metric)
-                trial = self._judge(number, values.to_numpy(dtype=float))
-                if trial.verdict != OPEN:
-                    break
-        assert trial is not None
+        study, most = self.study, MORE * self.first
+        case = Case(study.setup.scenarios[0], {self.key: number}, self.seed)
+        (warmup,), *_ = cut_warmup(study, [case], [most])
+        series = whole_series(case, self.first, warmup=warmup)
+        study.make([series])
+        trial = self._look(number, series)
+        if trial.verdict == OPEN:  # the second look goes on where the first ended
+            study.more(series, most)
+            study.make([])
+            trial = self._look(number, series)
         return trial
+
+    def _look(self, number: int, series: Replicates) -> Trial:
+        """What the replications say of a size."""
+        assert series.runs is not None
+        values = series.runs.column(self.target.metric)
+        if values.notna().all():
+            values = series.runs.contributions(self.target.metric)
+        return self._judge(number, values.to_numpy(dtype=float))
 
     def _judge(self, number: int, values: Any) -> Trial:
         import numpy as np

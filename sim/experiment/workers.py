@@ -1,7 +1,7 @@
 """Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
 
-Everything is written against `concurrent.futures.Executor`.  A `Crew` is one, with what an executor does not say: how
-many jobs keep it busy, what to do when a worker has died, and how to let go of it.
+Everything is written against `concurrent.futures.Executor`.  A `Pool` is one, with what an executor does not say: how
+many jobs keep it busy, what to do when a worker has died, and how to close it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from sim import registry
 from sim.errors import RunError, UsageError
+from sim.experiment.identity import fingerprint
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
@@ -38,7 +39,7 @@ def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any
 
 
 def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
-    """Let go of a pool; `at_once` does not wait for the runs under way."""
+    """End the processes of a pool; `at_once` does not wait for the runs under way."""
     if at_once:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.terminate()
@@ -46,7 +47,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """In a worker process: an interrupt is for the process that started us, and without that one we are not wanted."""
+    """In a worker process: leave interrupts to the process that started it, and end with that process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
@@ -54,7 +55,7 @@ def as_worker() -> None:
 
 
 def _end_with(sentinel: Any) -> None:
-    """End this process at once when that one, of which we hold the sentinel, has ended, however it did."""
+    """End this process as soon as the one with this sentinel has ended."""
     wait([sentinel])
     os._exit(1)
 
@@ -100,14 +101,14 @@ def start_error(error: RuntimeError) -> Exception:
     return error
 
 
-class Crew:
-    """An executor that somebody else made, and keeps."""
+class Pool:
+    """An executor that was given, and stays open."""
 
     elsewhere = True
     """Its workers may have other code or libraries than this process."""
 
     unwanted = False
-    """Runs are under way that nobody waits for."""
+    """Runs are under way that are not needed any more."""
 
     def __init__(self, executor: Executor, workers: int):
         self.executor, self.workers = executor, workers
@@ -115,7 +116,7 @@ class Crew:
     @property
     def room(self) -> int:
         """Jobs under way that leave no worker without its next."""
-        return self.workers + 2
+        return 2 * self.workers + 2
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         return self.executor.submit(function, *arguments)
@@ -128,7 +129,7 @@ class Crew:
         """All is done, or (`at_once`) nothing more is wanted."""
 
 
-class Processes(Crew):
+class Processes(Pool):
     """Worker processes of this machine; when one dies, all are started anew."""
 
     elsewhere = False
@@ -168,7 +169,7 @@ def _nothing() -> None:
     """The first job: a worker that cannot even do this will never do another."""
 
 
-class DaskCluster(Crew):
+class DaskCluster(Pool):
     """The workers of a Dask cluster; those that die are its own affair: it gives their jobs to others."""
 
     def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
@@ -215,6 +216,44 @@ class DaskCluster(Crew):
             self.executor.shutdown(wait=False)  # also forgets the jobs under way
         with suppress(Exception):
             self.client.close(timeout=2)
+
+
+class Workers:
+    """Where the runs of a study are made.  A pool is opened when there is something for it, and closed at the end."""
+
+    def __init__(self, workers: int = 1, dask: str | None = None, executor: Executor | None = None):
+        """UsageError for what does not go together."""
+        if workers < 1:
+            raise UsageError(f"workers must be at least 1, not {workers}")
+        if dask is not None and (executor is not None or workers > 1):
+            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+        self.workers, self.dask, self.executor = workers, dask, executor
+        self.pool: Pool | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Is even a single run made by a worker?"""
+        return self.dask is not None or self.executor is not None
+
+    def open(self, runs: int) -> bool:
+        """Open the pool for so many runs; False: they are made in this process."""
+        if self.pool is None and runs:
+            if self.executor is not None:
+                self.pool = Pool(self.executor, self.workers if self.workers > 1 else cores())
+            elif self.dask is not None:
+                self.pool = DaskCluster(self.dask, fingerprint, fingerprint())
+            elif self.workers > 1 and runs > 1:
+                self.pool = Processes(self.workers)
+        return self.pool is not None and runs > 0
+
+    def close(self, *, at_once: bool) -> None:
+        if self.pool is not None:
+            self.pool.close(at_once=at_once or self.pool.unwanted)
+
+
+def cores() -> int:
+    """Of this machine, as far as this process may use them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _client(address: str) -> Any:

@@ -1,11 +1,8 @@
-"""Finished runs, kept under a hash of everything that decides what they give.
+"""What decides the outcome of a run, as a digest: the name under which a finished run is kept.
 
-The hash covers the resolved scenario, the contents of the files it names, seed and replication, the versions of
+The digest covers the resolved scenario, the contents of the files it names, seed and replication, the versions of
 Python, hetsim and the libraries, hetsim's own source code, and that of policies which are not hetsim's.  What only
 names or arranges runs (`name`, `description`, `sweep`, `replications`) is left out.
-
-A run is a file of JSON, `ab/abcdef….json`: written under another name first, then renamed.  A file that is not whole
-(a disk that was full, a power cut) is as good as none.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 import os
 import secrets
 from functools import cache
@@ -21,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim import registry
-from sim.experiment.jobs import Outcome
-from sim.model.files import write_whole
 from sim.scenario.policy_schema import PolicySpec
 
 if TYPE_CHECKING:
@@ -48,8 +42,8 @@ def fingerprint() -> dict[str, str]:
     return {**versions(), "code": digest.hexdigest()}
 
 
-class Hashes:
-    """The hashes of a sweep's runs; files are read once."""
+class Identity:
+    """Digests of runs; every file is read once."""
 
     def __init__(self, check: bool = False) -> None:
         self.check = check
@@ -57,7 +51,7 @@ class Hashes:
         self._sources: dict[tuple[str, str], str] = {}
 
     def scenario(self, scenario: Scenario) -> str:
-        """Of a scenario without seed and replication."""
+        """Digest of a scenario without seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
         files = sorted((os.path.relpath(path, scenario.base), self._file(path)) for path in scenario.files)
         sources = [self._source(spec) for spec in _specs(scenario)]
@@ -65,7 +59,7 @@ class Hashes:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
-        """Of one run of a scenario with that hash."""
+        """Digest of one run of a scenario with that digest."""
         return hashlib.sha256(f"{scenario} {seed} {replication}".encode()).hexdigest()
 
     def _file(self, path: Path) -> str:
@@ -108,43 +102,3 @@ def _specs(scenario: Scenario) -> list[PolicySpec]:
             found.append(spec)
             todo += [value for value in spec.parameters.values() if isinstance(value, PolicySpec)]
     return sorted(found, key=lambda spec: (spec.kind, spec.name))
-
-
-class Store:
-    """Outcomes by the hash of their run; in a folder, or without one in memory only."""
-
-    def __init__(self, folder: Path | None, metrics: list[str], fresh: bool = False):
-        """metrics: which a run that is found must have besides those of every summary; `fresh` finds none."""
-        self.folder, self.metrics, self.fresh = folder, metrics, fresh
-
-    def path(self, run: str) -> Path:
-        assert self.folder is not None
-        return self.folder / run[:2] / f"{run}.json"
-
-    def get(self, run: str) -> Outcome | None:
-        """The outcome of a run that was kept whole, with all metrics asked for."""
-        if self.folder is None or self.fresh:
-            return None
-        try:
-            kept = json.loads(self.path(run).read_text(encoding="utf-8"))
-            if kept["run"] != run:
-                return None
-            if kept["values"] is None:
-                return Outcome(None, kept["warnings"], error=kept["error"])
-            values = {name: math.nan if value is None else float(value) for name, value in kept["values"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        return Outcome(values, kept["warnings"]) if all(name in values for name in self.metrics) else None
-
-    def put(self, run: str, outcome: Outcome) -> None:
-        """Keep an outcome; it is on disk, whole, when this returns."""
-        if self.folder is None or not outcome.lasting:
-            return
-        from sim.results.result import json_values
-
-        values = None if outcome.values is None else json_values(outcome.values)
-        kept = {"run": run, "error": outcome.error, "warnings": outcome.warnings, "values": values}
-        path = self.path(run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(kept, ensure_ascii=False, allow_nan=False)
-        write_whole(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
