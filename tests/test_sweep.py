@@ -25,7 +25,7 @@ from yaml import safe_load
 import sim
 from sim import registry
 from sim.cli import hetsim
-from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
 from sim.experiment import identity, work
 from sim.experiment.points import MOST_ROWS, column_of, parse_over, rows
 from sim.experiment.sweep import plan_sweep, sweep
@@ -445,7 +445,8 @@ def test_a_run_that_is_not_whole_is_made_again(tmp_path):
     torn.write_bytes(torn.read_bytes()[:-40])
     other.write_text(torn.name)
     (tmp_path / "s" / ".hetsim-left").write_text("x")
-    again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
+    with pytest.warns(DamageWarning, match="2, such as .*json; they were made again"):
+        again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
     pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
     assert files(tmp_path) == before
 

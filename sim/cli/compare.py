@@ -104,7 +104,7 @@ def compare(
         _show(comparison, runs, tables, by, metrics)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
-        with console.picture_warnings(quiet):
+        with console.own_warnings(quiet):
             folder = save_comparison(comparison, runs, out, groups=tables)
         console.note(f"{'tables and pictures' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
 

@@ -40,15 +40,15 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 
 @contextmanager
-def picture_warnings(quiet: bool) -> Iterator[None]:
-    """Pictures that fail to be drawn in it are told as warnings of ours."""
-    from sim.errors import PictureWarning
+def own_warnings(quiet: bool) -> Iterator[None]:
+    """Pictures that fail to be drawn in it, and files that were damaged, are told as warnings of ours."""
+    from sim.errors import DamageWarning, PictureWarning
 
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
         def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, PictureWarning):
+            if issubclass(category, DamageWarning | PictureWarning):
                 warnings([str(message)], quiet)
             else:
                 show(message, category, *where)

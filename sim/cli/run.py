@@ -93,7 +93,7 @@ def run(
     if verbose:
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
-        with console.picture_warnings(quiet):
+        with console.own_warnings(quiet):
             folder = save(outcome, out, groups=tables)
         console.note(f"{'tables and picture' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
     if trace is not None:

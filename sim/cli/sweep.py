@@ -102,7 +102,7 @@ def sweep(
         return
     place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh}
     try:
-        with console.progress(quiet) as bar:
+        with console.own_warnings(quiet), console.progress(quiet) as bar:
             outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
     except (KeyboardInterrupt, OSError):  # a full disk, say
         console.note(_interrupted(out, cache), quiet)

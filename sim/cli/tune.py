@@ -68,7 +68,7 @@ def tune(
         raise UsageError("a Dask cluster has workers of its own: leave out --workers")
     number = 1 if dask is not None else workers or cores()
     try:
-        with console.progress(quiet) as bar:
+        with console.own_warnings(quiet), console.progress(quiet) as bar:
             found = search(
                 scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample,
                 sample_seed=sample_seed, first=first, final=final, seed=seed, check=check, overrides=overrides,

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import RunError, UsageError
-from sim.experiment.identity import Identity, fingerprint
+from sim.experiment.identity import Identity, differences, fingerprint
 from sim.experiment.progress import POLL, Meter
 from sim.experiment.store import Store
-from sim.experiment.work import Job, Outcome, Setup, Shelf, outcome_of, outcome_or_error, simulate, work
+from sim.experiment.work import Job, OtherInputs, Outcome, Setup, Shelf, outcome_of, outcome_or_error, simulate, work
 from sim.experiment.workers import Workers, packed
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class Study:
         self.found = 0
         """Replications that the store had."""
         self._shelf = Shelf()
+        self._shelf.identities[setup.check] = self.identity
         self._source: Iterator[Replicates] = iter(())
         self._ready: deque[Replicates] = deque()
         self._open: dict[int, Replicates] = {}
@@ -127,7 +128,16 @@ class Study:
     # What is needed ---------------------------------------------------------------------------------------------
 
     def make(self, wanted: Iterable[Replicates]) -> None:
-        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room."""
+        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room.
+
+        UsageError if an input of a run is not what it was when the study began, here or where a worker is.
+        """
+        try:
+            self._make(wanted)
+        except OtherInputs as found:
+            raise UsageError(self._refusal(found)) from None
+
+    def _make(self, wanted: Iterable[Replicates]) -> None:
         self._source = iter(wanted)
         first: deque[Place] = deque()
         if self.workers.remote or self.workers.workers > 1:  # which a single run need not start
@@ -240,7 +250,7 @@ class Study:
     def digest(self, case: Case) -> str:
         """That of the scenario of a case."""
         if not case.digest:
-            object.__setattr__(case, "digest", self.identity.scenario(case.scenario.with_overrides(case.overrides)))
+            object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
         return case.digest
 
     # Making it --------------------------------------------------------------------------------------------------
@@ -249,7 +259,27 @@ class Study:
         """What a worker is sent for a replication."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
-        return Job(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot)
+        digest = self._digest(case)
+        return Job(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot, digest)
+
+    def _refusal(self, found: OtherInputs) -> str:
+        """Which inputs are others, and where."""
+        where = "this machine" if self.workers.pool is None else f"a worker on {found.host}"
+        if found.problem:
+            return f"{where} cannot load the scenario: {found.problem}"
+        scenario = self.setup.scenarios[found.job.scenario].with_overrides(found.job.overrides)
+        names = ("now", "when the study began") if self.workers.pool is None else ("there", "here")
+        parts = self.identity.at_first(scenario)
+        texts = differences(parts, found.parts, names) or "they changed and changed back"
+        return (
+            f"{where} has other inputs than this study ({texts}); no run was made with them. Make them the same, then "
+            "give the same command again"
+        )
+
+    def _digest(self, case: Case) -> str:
+        """What is verified where a run is made, if it is kept or made elsewhere."""
+        checked = self.store.folder is not None or self.workers.pool is not None
+        return self.digest(case) if checked else ""
 
     def _here(self, series: Replicates, number: int) -> Outcome:
         """Make a run in this process."""
@@ -262,7 +292,7 @@ class Study:
         if series.pilot:
             return outcome_of(self.setup, scenario, job, self.meter)
         whole = number < series.whole
-        result = simulate(scenario, job, check=self.setup.check, meter=self.meter)
+        result = simulate(scenario, job, check=self.setup.check, meter=self.meter, described=whole)
         if whole:
             series.results.append(result)
         if series.runs is None:
@@ -340,6 +370,10 @@ class Study:
         pool.unwanted = bool(flight)
 
 
+def _scenario(case: Case) -> Scenario:
+    return case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario
+
+
 def _outcome(future: Future) -> Outcome | None:
     """What a run gave; None if its worker died and took the executor with it."""
     try:
@@ -347,7 +381,7 @@ def _outcome(future: Future) -> Outcome | None:
         return found
     except BrokenExecutor:
         return None
-    except UsageError:  # a worker that is not like this machine
+    except (UsageError, OtherInputs):  # a worker that is not like this machine
         raise
     except CancelledError:
         raise RunError("the workers are gone: the connection to their scheduler is lost") from None

@@ -116,6 +116,7 @@ def sweep_plan(
             Study(plan.setup, pool, store=store, meter=meter, identity=plan.identity) as study,
         ):
             found = plan.result(plan.make(study))
+        store.tell()
         if directory is not None:
             directory.finish(found)
             found.directory = directory.folder

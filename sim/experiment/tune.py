@@ -116,6 +116,7 @@ def tune(
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
         ours, present = (race.further(number, used, final) for number in (best, len(given) - 1))
+    store.tell()
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],

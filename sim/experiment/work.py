@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InvariantError, RunError, ScenarioError, UsageError
-from sim.experiment.identity import fingerprint
-from sim.experiment.workers import differences, unpacked
+from sim.experiment.identity import Identity, Signature, differences, fingerprint, signature
+from sim.experiment.workers import unpacked
 from sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Job:
     """One run: which scenario of the setup, what is changed in it, seed and replication.
 
     `warmup` (s) in place of the scenario's; `pilot`: only its arrivals and responses are wanted, to find the warm-up.
+    `digest`: that of the scenario, which must be the same where the run is made; empty where that needs no check.
     """
 
     scenario: int
@@ -46,6 +48,18 @@ class Job:
     replication: int
     warmup: float | None = None
     pilot: bool = False
+    digest: str = ""
+
+
+class OtherInputs(Exception):
+    """The inputs of a job are others where it was to be made: their digests, or a `problem` with reading them."""
+
+    def __init__(self, job: Job, parts: Mapping[str, str], problem: str = "", host: str = ""):
+        self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
+        super().__init__(problem or "other inputs")
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.job, self.parts, self.problem, self.host)
 
 
 @dataclass(frozen=True)
@@ -67,19 +81,19 @@ def simulate(
 ) -> Result:
     """One run.  A RunError carries the tables up to then as `result`.
 
-    described: the result says which run it is, with its scenario as text; that takes longer than a short run.
+    described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
     from sim.results.result import Result
 
+    known = {
+        "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
+    }  # fmt: skip
+
     def about() -> dict[str, Any]:
-        if not described:
-            return {"seed": job.seed, "replication": job.replication}
         # A warm-up that was found, after the scenario was written: the saved scenario says how long it was.
         warmup = None if job.warmup is None else f"{job.warmup!r} s"
-        return {
-            "name": scenario.name, "seed": job.seed, "replication": job.replication,
-            "policy": scenario.policies.label, "scenario": scenario.to_yaml(absolute_paths=True, warmup=warmup),
-        }  # fmt: skip
+        text = scenario.to_yaml(absolute_paths=True, warmup=warmup)
+        return {**known, "scenario": text, "inputs": Identity(check).inputs(scenario)}
 
     simulation = scenario.begin(job.seed, job.replication, check=check, warmup=job.warmup)
     if meter is not None:
@@ -94,7 +108,7 @@ def simulate(
     finally:
         if meter is not None:
             meter.simulation = None
-    return Result(record, **about())
+    return Result(record, **(about() if described else known))
 
 
 def outcome_of(setup: Setup, scenario: Scenario, job: Job, meter: Meter | None = None) -> Outcome:
@@ -112,16 +126,29 @@ def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: Job, meter: M
     """What a run gives, or why it failed."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
+    except OtherInputs:
+        raise
     except InvariantError as error:
         return Outcome(None, error=f"{error} (a defect of hetsim, please report it)")
-    except (RunError, ScenarioError) as error:
-        return Outcome(None, error=str(error))
     except MemoryError:
         return Outcome(None, error="out of memory", lasting=False)
     except Exception as error:
-        said = " ".join(str(error).split())
-        again = isinstance(error, OSError)  # a full disk, say: may go well next time
-        return Outcome(None, error=f"{type(error).__name__}: {said or 'no message'}", lasting=not again)
+        said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
+        return Outcome(None, error=said, lasting=not of_environment(error))
+
+
+def described(error: BaseException) -> str:
+    """`OSError: the disk is full`, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+
+
+def of_environment(error: BaseException | None) -> bool:
+    """Is it a full disk, no memory, a module that is missing: nothing that the run itself decides?"""
+    while error is not None:
+        if isinstance(error, OSError | MemoryError | ImportError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Shelf:
@@ -130,22 +157,40 @@ class Shelf:
     def __init__(self) -> None:
         self.scenarios: OrderedDict[str, Scenario] = OrderedDict()
         self.tables: OrderedDict[str, Any] = OrderedDict()
+        self.verified: OrderedDict[str, list[Signature]] = OrderedDict()
+        self.identities = {check: Identity(check) for check in (False, True)}
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: Job) -> Scenario:
-        """The scenario of a job; `digest` tells setups apart."""
-        base = setup.scenarios[job.scenario]
-        if not job.overrides:
-            return base
+        """The scenario of a job; `digest` tells setups apart.  OtherInputs if it is not that of the job here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             found = self.scenarios.get(key)
             if found is None:
-                found = base.with_overrides(job.overrides)
-                for entry, spec in found.traces.items():
+                found = setup.scenarios[job.scenario]
+                if job.overrides:
+                    found = found.with_overrides(job.overrides)
+                if job.digest:
+                    self._verify(found, setup.check, job)
+                for entry, spec in found.traces.items() if job.overrides else ():
                     found.share_table(entry, self._table(found, entry, f"{digest} {spec!r}"))
                 self._keep(self.scenarios, key, found)
+            elif job.digest and not self._unchanged(job.digest):
+                self._verify(found, setup.check, job)
         return found
+
+    def _verify(self, scenario: Scenario, check: bool, job: Job) -> None:
+        identity = self.identities[check]
+        if identity.scenario(scenario) != job.digest:
+            raise OtherInputs(job, identity.parts(scenario))
+        self._keep(self.verified, job.digest, [signature(path) for path in scenario.files])
+
+    def _unchanged(self, digest: str) -> bool:
+        """Are the files those that were verified?"""
+        try:
+            return all(signature(one[0]) == one for one in self.verified[digest])
+        except (OSError, KeyError):
+            return False
 
     def _table(self, scenario: Scenario, entry: int, key: str) -> Any:
         if key not in self.tables:
@@ -167,7 +212,7 @@ _setups: OrderedDict[str, Setup] = OrderedDict()
 
 
 def work(packed: bytes, job: Job) -> Outcome:
-    """One job.  UsageError if this worker is not like the machine that sent it."""
+    """One job.  UsageError if this worker is not like the machine that sent it, OtherInputs if its files are not."""
     digest = hashlib.sha256(packed).hexdigest()
     if digest not in _setups:
         setup, expected = unpacked(packed)
@@ -176,4 +221,10 @@ def work(packed: bytes, job: Job) -> Outcome:
         _setups[digest] = setup
         if len(_setups) > SHELF:
             _setups.popitem(last=False)
-    return outcome_or_error(_setups[digest], _shelf, digest, job)
+    setup = _setups[digest]
+    try:
+        _shelf.scenario(setup, digest, job)
+    except (OSError, ImportError, RunError, ScenarioError) as error:  # the machine that sent it could load it
+        said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
+        raise OtherInputs(job, {}, said) from None
+    return outcome_or_error(setup, _shelf, digest, job)

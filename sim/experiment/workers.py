@@ -21,12 +21,15 @@ from typing import Any
 
 from sim import registry
 from sim.errors import RunError, UsageError
-from sim.experiment.identity import fingerprint
+from sim.experiment.identity import differences, fingerprint
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
 PATIENCE = 60.0
 """Seconds until a worker of a cluster must have answered."""
+
+STARTS = 4
+"""Pools that are started in a row of which no worker comes to do anything."""
 
 ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
@@ -137,6 +140,7 @@ class Processes(Pool):
     def __init__(self, workers: int):
         super().__init__(process_pool(workers, as_worker), workers)
         self._greeting: Future | None = None
+        self._failed = 0
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         try:
@@ -151,10 +155,23 @@ class Processes(Pool):
 
     def renew(self) -> None:
         greeting, self._greeting = self._greeting, None
-        if greeting is None or not greeting.done() or greeting.exception() is not None:
+        self._failed += 1
+        if greeting is not None and greeting.done() and greeting.exception() is None:
+            self._failed = 0  # a worker did something before one died
+        elif any(process.exitcode == 1 for process in self._processes):  # it could not import what started it
             raise RunError(f"no worker process could be started. {GUARD}")
+        elif self._failed == STARTS:
+            raise RunError(
+                f"worker processes died while they were starting, {STARTS} times in a row (out of memory? killed by "
+                "the system?): try fewer workers"
+            )
         close_pool(self._pool, at_once=True)
         self.executor = process_pool(self.workers, as_worker)
+
+    @property
+    def _processes(self) -> list[Any]:
+        """Those of the pool, ended ones too."""
+        return list((getattr(self._pool, "_processes", None) or {}).values())
 
     @property
     def _pool(self) -> ProcessPoolExecutor:
@@ -273,13 +290,3 @@ def _client(address: str) -> Any:
         ) from None
     except ValueError as error:
         raise UsageError(f'"{address}" is not the address of a Dask scheduler: {error}') from None
-
-
-def differences(expected: dict[str, str], found: dict[str, str]) -> str:
-    """`numpy 2.1.0 there, 2.2.0 here; ...`, so that the same scenario would not give the same figures."""
-    texts = []
-    for name in {**expected, **found}:
-        here, there = expected.get(name, "none"), found.get(name, "none")
-        if here != there:
-            texts.append(f"other {name}" if name == "code" else f"{name} {there} there, {here} here")
-    return "; ".join(texts)

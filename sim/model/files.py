@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", newline="")
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
     """Have `write` make a file under another name, with the same suffix, then put it in its place: it is never there in
-    part, and nothing is left where that fails.  OSErrors name `path`."""
+    part, and nothing is left where that fails.  OSErrors name `path`.
+
+    durable: when this returns the file is on the disk, and outlives a power cut.
+    """
     with naming(path):
         handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.absolute().parent)
         os.close(handle)
@@ -42,10 +45,24 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         try:
             write(temporary)
             temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
+            if durable:
+                flush(temporary)
             temporary.replace(path)
+            if durable:
+                flush(path.absolute().parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk; nothing where the system cannot do that."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @cache
