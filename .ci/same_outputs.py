@@ -1,7 +1,7 @@
 """Do two checkouts print and write the same?  `python .ci/same_outputs.py OTHER [--only TEXT]`, from the root of one.
 
 Runs the front doors on shipped scenarios with the sources of either checkout and compares exit codes, standard output
-and the tables written, byte by byte.  What names hetsim's own code (run.json, sweep.json, the names of finished runs)
+and the tables that the other writes, byte by byte.  What names hetsim's own code (run.json, sweep.json, the names of finished runs)
 may differ.  Ends with 1 if anything else does.
 """
 
@@ -80,7 +80,7 @@ def main() -> int:
         if given.only not in text:
             continue
         here, there = (outcome(root.resolve(), command) for root in (Path(), given.other))
-        differ = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+        differ = [name for name in there if here.get(name) != there[name]]
         wrong += bool(differ)
         print(f"{'DIFFERENT' if differ else 'same'}: {text}" + (f": {', '.join(differ)}" if differ else ""), flush=True)
     return 1 if wrong else 0
