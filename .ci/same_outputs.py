@@ -1,8 +1,8 @@
 """Do two checkouts print and write the same?  `python .ci/same_outputs.py OTHER [--only TEXT]`, from the root of one.
 
 Runs the front doors on shipped scenarios with the sources of either checkout and compares exit codes, standard output
-and the tables that the other writes, byte by byte.  What names hetsim's own code (run.json, sweep.json, the names of finished runs)
-may differ.  Ends with 1 if anything else does.
+and the tables that the other writes, byte by byte.  What names hetsim's own code (run.json, sweep.json, the names of
+finished runs) may differ.  Ends with 1 if anything else does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ RATE = "workload.jobs.arrivals.rate"
 TWO = ["--policy", "fcfs", "--policy", "sjf"]
 LOAD = ["latency-against-load", "--over", f"{RATE}=24/h,36/h", *TWO]
 BEST = ["latency-against-load", *TWO, "--best", "response_mean", "--delta", "20%"]
-LIMIT = ["overload", "--policy", "fcfs+queue_limit", "--final", "4"]
+LIMIT = ["overload", "--policy", "{admission: {name: queue_limit, limit: 20}}", "--final", "4"]
+SHORT = ["--set", "horizon=200 s", "--set", "warmup=50 s"]
 GPUS = "cluster.nodes.0.gpus.count"
 UNTIL = "replications={precision: 8%, metric: response_mean, max: 14}"
 COMMANDS: list[list[str]] = [
@@ -40,7 +41,7 @@ COMMANDS: list[list[str]] = [
     ["sweep", *LOAD, "--set", "warmup=auto", "--replications", "6"],
     ["tune", *LIMIT, "--over", "limit=2,8,32,128", "--workers", "1"],
     ["tune", *LIMIT, "--over", "limit=2..200 integer log", "--n", "4", "--json", "--workers", "2"],
-    ["size", "mm16", "--target", "wait_mean < 1 s", "--over", GPUS, "--from", "14", "--to", "20", "--json"],
+    ["size", "mm16", *SHORT, "--target", "wait_mean < 1 s", "--over", GPUS, "--from", "14", "--to", "20", "--json"],
 ]  # fmt: skip
 OUT = ("run", "compare", "sweep")
 """Commands that write a directory."""

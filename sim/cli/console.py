@@ -73,6 +73,31 @@ def progress(quiet: bool) -> Iterator[TerminalBar | None]:
 
 
 @contextmanager
+def shard_reports(to_json: bool) -> Iterator[None]:
+    """Of a study that was asked for a part of its runs, print what it did, and end the command."""
+    from sim.experiment.shard import ShardOver
+
+    try:
+        yield
+    except ShardOver as over:
+        if to_json:
+            as_json(over.report.to_json())
+        else:
+            lines([over.report.sentence])
+        click.get_current_context().exit(0)
+
+
+@contextmanager
+def making(directory: Path | None, otherwise: Path, to_json: bool, quiet: bool) -> Iterator[TerminalBar | None]:
+    """What the verbs do that make runs and show their tables: progress, warnings, shards, tables of a failed run."""
+    with (
+        keeping_partial(directory, otherwise, quiet), shard_reports(to_json), own_warnings(quiet),
+        progress(quiet) as bar,
+    ):  # fmt: skip
+        yield bar
+
+
+@contextmanager
 def keeping_partial(directory: Path | None, otherwise: Path, quiet: bool) -> Iterator[None]:
     """Of a run that fails, keep the tables up to then and say where they are.
 

@@ -26,6 +26,7 @@ VERBS = {
     "compare": "sim.cli.compare:compare",
     "sweep": "sim.cli.sweep:sweep",
     "tune": "sim.cli.tune:tune",
+    "merge": "sim.cli.merge:merge",
     "explain": "sim.cli.explain:explain",
     "diff": "sim.cli.diff:diff",
     "size": "sim.cli.size:size",

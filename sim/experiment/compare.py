@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.experiment.policies import PolicyLike, named_policies
-from sim.experiment.progress import Meter, Progress
-from sim.experiment.run import prepare, run_cases, tell_all, to_keep, whole_series
+from sim.experiment.progress import Progress
+from sim.experiment.run import Where, prepare, run_cases, tell_all, to_keep, whole_series
 from sim.experiment.stopping import cut_warmup
-from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.study import Case, Replicates
 from sim.experiment.work import Setup
-from sim.experiment.workers import Workers
 from sim.results.estimands import weight_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ def compare(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     best: str | None = None,
     probability: float = 0.95,
@@ -62,14 +67,16 @@ def compare(
     if best is not None:
         runs, found = select_best(
             scenario, policies, best, probability, delta, metrics=names or (), seed=seed, replications=replications,
-            check=check, overrides=overrides, workers=workers, progress=progress, by=by,
+            check=check, overrides=overrides, workers=workers, dask=dask, executor=executor, cache=cache, fresh=fresh,
+            shard=shard, progress=progress, by=by,
         )  # fmt: skip
         selected = evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
         selected.asked = asked_for(names, by, best, probability, delta, replications)
         return selected
     plain = run_policies(
         scenario, policies, metrics=names or (), seed=seed, replications=replications, check=check,
-        overrides=overrides, workers=workers, progress=progress, by=by,
+        overrides=overrides, workers=workers, dask=dask, executor=executor, cache=cache, fresh=fresh, shard=shard,
+        progress=progress, by=by,
     )  # fmt: skip
     compared = evaluate(plain, names, baseline=baseline, confidence=confidence)
     compared.asked = asked_for(names, by)
@@ -100,6 +107,11 @@ def select_best(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     by: str | Iterable[str] = (),
 ) -> tuple[dict[str, Replications], Selection]:
@@ -111,7 +123,7 @@ def select_best(
 
     if isinstance(replications, Mapping):
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
-    pool = Workers(workers)
+    where = Where(workers, dask, executor, cache, fresh, shard)
     first = selection.FIRST if replications is None else replications
     if first < 3:
         raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
@@ -121,7 +133,7 @@ def select_best(
     race = selection.Race(list(values), best, probability, delta)
     setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys([*kept, best])), check)
     most = max(selection.MOST, first)
-    with Meter(progress, first * len(cases)) as meter, Study(setup, pool, meter=meter) as study:
+    with where.study(setup, progress, first * len(cases)) as study:
         warmups, remarks, warnings = cut_warmup(study, cases, [most] * len(cases))
         series: dict[str, Replicates] = {}
 
@@ -143,6 +155,7 @@ def select_best(
 
         for label, case, warmup in zip(values, cases, warmups, strict=True):
             series[label] = whole_series(case, first, rule=look, warmup=warmup)
+        where.stop(study, series.values())
         study.make(series.values())
     tell_all(series.values(), remarks, warnings)
     return {label: one.runs for label, one in series.items() if one.runs is not None}, race.found()
@@ -165,6 +178,11 @@ def run_policies(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     by: str | Iterable[str] = (),
 ) -> dict[str, Result | Replications]:
@@ -178,4 +196,5 @@ def run_policies(
         raise UsageError("a comparison needs at least two policies")
     cases = [Case(prepare(scenario, value, overrides), seed=seed) for value in values.values()]
     kept = to_keep(cases[0].scenario, metrics, by, seed, replications)
-    return dict(zip(values, run_cases(cases, replications, check, kept, False, workers, progress), strict=True))
+    where = Where(workers, dask, executor, cache, fresh, shard)
+    return dict(zip(values, run_cases(cases, replications, check, kept, False, where, progress), strict=True))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import DamagedFile, UsageError
-from sim.model.files import TEMPORARY, write_whole
+from sim.model.files import TEMPORARY, is_left, write_whole
 from sim.model.units import shown
 from sim.results.sealed import digests, sealed, unsealed
 from sim.results.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
@@ -117,23 +117,29 @@ def _listed(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def claim(target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool) -> Directory:
-    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be."""
+def claim(
+    target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool, shared: bool = False
+) -> Directory:
+    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be.
+
+    shared: others may be at work on the same sweep there.  What they write has the same names and contents.
+    """
     state = check_folder(target, about, resume=resume, fresh=fresh)
     folder = Path(target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        directory = Directory(folder, _lock(folder))
+        directory = Directory(folder, None if shared else _lock(folder))
         try:
             for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"{RUNS}/*/{TEMPORARY}*")):
-                left.unlink(missing_ok=True)  # of one that was killed
+                if is_left(left):
+                    left.unlink(missing_ok=True)
             if state in ("replaced", "extended"):
                 for name in (TABLES, TABLE, EACH):
                     (folder / name).unlink(missing_ok=True)
             if state == "replaced" and directory.runs.is_dir():
                 shutil.rmtree(directory.runs)
             text = sealed(about, 1)
-            for name, wanted in ((SCENARIO, scenario), (MARK, text)):
+            for name, wanted in ((MARK, text), (SCENARIO, scenario)):  # the mark first: it says what the folder is
                 _ensure(folder / name, wanted)
         except BaseException:
             directory.release()

@@ -8,9 +8,13 @@ Failures that lie with the machine (no memory, a full disk, a missing module) ar
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sim.errors import DamageWarning, UsageError
 from sim.experiment.work import Outcome
@@ -80,3 +84,65 @@ def open_cache(cache: str | Path | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"the cache {folder} cannot be written: {error.strerror}") from None
     return folder
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge_stores` did: files `copied`, `there` already, and `damaged` ones that were left out."""
+
+    copied: int
+    there: int
+    damaged: list[Path]
+
+    @property
+    def sentence(self) -> str:
+        left = f", {len(self.damaged):,} damaged left out" if self.damaged else ""
+        runs = f"{self.copied:,} finished run{'s' if self.copied != 1 else ''}"
+        return f"{runs} copied, {self.there:,} there already{left}"
+
+
+def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
+    """Copy finished runs from caches, or directories of sweeps, into one.
+
+    UsageError if a folder has no runs, or two have different outcomes under one digest: one of the machines that made
+    them gives other figures from the same inputs.
+    """
+    target = Store(_runs_of(into))
+    copied, there, damaged = 0, 0, []
+    for source in sources:
+        folder = Store(_runs_of(source))
+        names = sorted(folder.folder.glob("??/*.json")) if folder.folder is not None else []
+        if not names:
+            raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
+        for path in names:
+            try:
+                kept = unsealed(path, older=False)
+            except UsageError:
+                damaged.append(path)
+                continue
+            here = target.path(path.stem)
+            if not here.is_file() or target.get(path.stem) is None:
+                here.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(here, partial(shutil.copyfile, path))
+                copied += 1
+            elif _same(kept, unsealed(here, older=False)):
+                there += 1
+            else:
+                raise UsageError(
+                    f"{path} and {here} are outcomes of one run and differ: one of the machines that made them gives "
+                    "other figures from the same inputs; make them with one kind of machine"
+                )
+    return Merged(copied, there, damaged)
+
+
+def _runs_of(folder: Path) -> Path:
+    """Where a cache, or the directory of a sweep, has its runs."""
+    return folder / "runs" if (folder / "sweep.json").is_file() or (folder / "runs").is_dir() else folder
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Do two outcomes agree where both have a value?  One may have been asked for more metrics."""
+    first, second = one["values"], other["values"]
+    if first is None or second is None:
+        return one == other
+    return all(first[name] == second[name] for name in set(first) & set(second))

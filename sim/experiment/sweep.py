@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from sim.experiment.identity import Identity, fingerprint
 from sim.experiment.points import Points, Row, check_all, column_of, rows, shown_value
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Meter, Progress
+from sim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part
 from sim.experiment.stopping import Amount, Pilot, Warmup, amount_of, find_cuts, missing, pilot_size, shared
 from sim.experiment.store import Store, open_cache
 from sim.experiment.study import Case, Replicates, Study
@@ -61,6 +62,7 @@ def sweep(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Sweep:
     """Run a scenario at every point under every policy: `Sweep.table` has a row for each.
@@ -82,6 +84,7 @@ def sweep(
         unless `fresh`.
     workers: processes of this machine; dask: address of a Dask scheduler; executor: any `concurrent.futures.Executor`
         (with `workers` at a time).  The tables do not depend on them.
+    shard: "2/8": make that part of the runs into out or cache, which all shards share, and raise ShardOver.
     progress: called with the share done; True shows a bar.
 
     ScenarioError names all points that are invalid before anything is run.  A run that fails is a row with its error.
@@ -92,7 +95,7 @@ def sweep(
     )  # fmt: skip
     return sweep_plan(
         plan, out=out, cache=cache, resume=resume, fresh=fresh, workers=workers, dask=dask, executor=executor,
-        progress=progress,
+        shard=shard, progress=progress,
     )  # fmt: skip
 
 
@@ -106,21 +109,30 @@ def sweep_plan(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Sweep:
     """Make the runs of a sweep that has been planned; see `sweep`."""
+    part = None if shard is None else Shard.parse(shard)
+    if part is not None and (fresh or (out is None and cache is None)):
+        raise UsageError("shards need a folder that all of them share, and leave what is there: give --out or --cache")
     pool = Workers(workers, dask, executor)
-    with _place(plan, out, cache, resume=resume, fresh=fresh) as (store, directory):
+    with _place(plan, out, cache, resume=resume, fresh=fresh, shared=part is not None) as (store, directory):
         with (
             Meter(progress, plan.most_runs) as meter,
             Study(plan.setup, pool, store=store, meter=meter, identity=plan.identity) as study,
         ):
+            if part is not None:
+                raise ShardOver(plan.make_part(study, part))
             found = plan.result(plan.make(study))
         store.tell()
         if directory is not None:
             directory.finish(found)
             found.directory = directory.folder
     return found
+
+
+_BY_ROW = ("rows", "labels", "cases", "warmups")
 
 
 @dataclass
@@ -167,9 +179,26 @@ class Plan:
         """The replications of every row, and what their warm-up is."""
         find_cuts(study, self.pilots)
         made = self.series(study)
-        study.meter.expect(self.amount.most * (len({id(one.series) for one in made if one.series}) - len(made)))
-        study.make({id(one.series): one.series for one in made if one.series}.values())
+        unique = self._unique(made)
+        study.meter.expect(self.amount.most * (len(unique) - len(made)))
+        study.make(unique)
         return made
+
+    def make_part(self, study: Study, part: Shard) -> ShardReport:
+        """The runs of a shard: every n-th, or where some follow from others those of every n-th point."""
+        if self.amount.precision is None and not self.pilots:
+            return make_part(study, self._unique(self.series(study)), part)
+        points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
+        mine = [number for number, row in enumerate(self.rows) if row.point in points]
+        of_rows: dict[str, Any] = {name: [getattr(self, name)[n] for n in mine] for name in _BY_ROW}
+        rows = replace(self, **of_rows)
+        find_cuts(study, rows.pilots)
+        return make_all(study, self._unique(rows.series(study)), part)
+
+    @staticmethod
+    def _unique(made: Iterable[RowRuns]) -> list[Replicates]:
+        """The replications of all rows, each once."""
+        return list({id(one.series): one.series for one in made if one.series}.values())
 
     def series(self, study: Study) -> list[RowRuns]:
         """Of every row its replications, or why it has none; rows that are the same have the same."""
@@ -363,7 +392,7 @@ def _check_metrics(names: list[str]) -> None:
 
 @contextmanager
 def _place(
-    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool
+    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, shared: bool
 ) -> Iterator[tuple[Store, Directory | None]]:
     if out is None and resume:
         raise UsageError("nothing to resume without the directory of the sweep: give out (--out DIR)")
@@ -373,7 +402,8 @@ def _place(
     if out is None:
         yield Store(folder, fresh), None
         return
-    directory = claim(out, plan.about, plan.base.to_yaml(absolute_paths=True), resume=resume, fresh=fresh)
+    text = plan.base.to_yaml(absolute_paths=True)
+    directory = claim(out, plan.about, text, resume=resume, fresh=fresh, shared=shared)
     try:
         # The runs of a directory that begins anew are gone; those of a cache stay, and are not looked at.
         yield Store(directory.runs) if folder is None else Store(folder, fresh), directory
@@ -393,7 +423,7 @@ def estimate_sweep(
         folder = folder or Path(out) / "runs"
     study = Study(plan.setup, Workers(), store=Store(folder, fresh), identity=plan.identity)
     todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]
-    series = list({id(one.series): one.series for one in plan.series(study) if one.series}.values())
+    series = plan._unique(plan.series(study))
     left = study.outstanding(series)
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *left]]

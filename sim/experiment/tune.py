@@ -24,12 +24,10 @@ from sim.errors import ScenarioError, UsageError, suggestion
 from sim.experiment.identity import Identity
 from sim.experiment.points import Row, check_all, is_sampled, rows
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Meter, Progress
-from sim.experiment.run import prepare
-from sim.experiment.store import Store, open_cache
+from sim.experiment.progress import Progress
+from sim.experiment.run import Where, prepare
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome, Setup
-from sim.experiment.workers import Workers
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.tuning import Setting, Tuning
@@ -65,6 +63,7 @@ def tune(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Tuning:
     """The best setting of a policy's parameters, its figure with an interval, and what it gains over the present one.
@@ -107,16 +106,13 @@ def tune(
     identity = Identity(check)
     cases: list[Case] = []
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
-    pool, store = Workers(workers, dask, executor), Store(open_cache(cache), fresh)
-    with (
-        Meter(progress, _planned(len(given), first) + 2 * final) as meter,
-        Study(Setup((base,), (metric,), check), pool, store=store, meter=meter, identity=identity) as study,
-    ):
+    where, setup = Where(workers, dask, executor, cache, fresh, shard), Setup((base,), (metric,), check)
+    with where.study(setup, progress, _planned(len(given), first) + 2 * final, identity) as study:
         race = _Race(study, cases, metric)
+        where.stop(study, [Replicates(case, first) for case in cases])
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
         ours, present = (race.further(number, used, final) for number in (best, len(given) - 1))
-    store.tell()
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
+import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -11,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".hetsim-"
-"""How the names of files begin that are being written."""
+"""How the names of files begin that are being written; machine and process follow."""
+DAY = 86_400.0
 
 
 @contextmanager
@@ -39,7 +44,8 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
     durable: when this returns the file is on the disk, and outlives a power cut.
     """
     with naming(path):
-        handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.absolute().parent)
+        prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-"
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.absolute().parent)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -53,6 +59,27 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@cache
+def _host() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def is_left(path: Path) -> bool:
+    """Was a temporary file left by a process that is gone?  Of another machine's, one of yesterday."""
+    match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
+    try:
+        if match is None:
+            return True
+        if match[1] != _host():
+            return time.time() - path.stat().st_mtime > DAY
+        os.kill(int(match[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def flush(path: Path) -> None:
