@@ -75,9 +75,10 @@ class Deadly(ListScheduler):
         self.once = once
 
     def schedule(self, view):
-        if view.free("k20") == 3 and not (self.once and os.path.exists(self.once)):
+        mark = Path(f"{self.once}.mark")  # no input: a file that the scenario names is one
+        if view.free("k20") == 3 and not (self.once and mark.exists()):
             if self.once:
-                Path(self.once).touch()
+                mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         yield from super().schedule(view)
 

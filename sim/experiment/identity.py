@@ -108,8 +108,8 @@ class Identity:
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
         """The parts, with files as they were when they were first asked for."""
-        files = {f"file {os.path.relpath(path, scenario.base)}": self._first[path] for path in scenario.files}
-        return {**self.parts(scenario), **files}
+        first = {f"file {os.path.relpath(path, scenario.base)}": self._first.get(path) for path in scenario.files}
+        return {**self.parts(scenario), **{name: digest or "none" for name, digest in first.items()}}
 
 
 def signature(path: Path) -> Signature:

@@ -224,7 +224,9 @@ def work(packed: bytes, job: Job) -> Outcome:
     setup = _setups[digest]
     try:
         _shelf.scenario(setup, digest, job)
-    except (OSError, ImportError, RunError, ScenarioError) as error:  # the machine that sent it could load it
-        said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
-        raise OtherInputs(job, {}, said) from None
+    except (OSError, ScenarioError) as error:  # the machine that sent it could load it
+        raise OtherInputs(job, {}, str(error) if isinstance(error, ScenarioError) else described(error)) from None
+    except (ImportError, RunError) as error:  # a module of a policy that is missing: others may not need it
+        said = str(error) if isinstance(error, RunError) else described(error)
+        return Outcome(None, error=said, lasting=False)
     return outcome_or_error(setup, _shelf, digest, job)
