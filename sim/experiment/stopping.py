@@ -147,7 +147,7 @@ class Pilot(Replicates):
         if outcome.series is None:
             number = len(self.taken) - 1
             error = f"replication {number}, in the pilot that finds the warm-up: {outcome.error}"
-            self.error = Outcome(None, error=error, lasting=outcome.lasting)
+            self.error = Outcome(None, error=error, lasting=outcome.lasting, refused=outcome.refused)
             self.goal = len(self.taken)
             return
         self.taken[-1] = Outcome({})

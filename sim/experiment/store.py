@@ -51,7 +51,7 @@ class Store:
             self.damaged.append(self.path(run))
             return None
         if kept["values"] is None:
-            return Outcome(None, kept["warnings"], error=kept["error"])
+            return Outcome(None, kept["warnings"], error=kept["error"], refused=kept.get("refused", False))
         values = {name: math.nan if value is None else float(value) for name, value in kept["values"].items()}
         return Outcome(values, kept["warnings"]) if all(name in values for name in metrics) else None
 
@@ -62,7 +62,8 @@ class Store:
         from sim.results.result import json_values
 
         values = None if outcome.values is None else json_values(outcome.values)
-        kept = {"run": run, "error": outcome.error, "warnings": outcome.warnings, "values": values}
+        refused = {"refused": True} if outcome.refused else {}
+        kept = {"run": run, "error": outcome.error, **refused, "warnings": outcome.warnings, "values": values}
         path = self.path(run)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda temporary: temporary.write_text(sealed(kept), encoding="utf-8"))

@@ -66,7 +66,8 @@ class OtherInputs(Exception):
 class Outcome:
     """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
 
-    `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.
+    `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
+    checks of the scenario did, before anything ran.
     """
 
     values: dict[str, float] | None
@@ -74,6 +75,7 @@ class Outcome:
     series: tuple[np.ndarray, np.ndarray] | None = None
     error: str = ""
     lasting: bool = True
+    refused: bool = False
 
 
 def simulate(
@@ -134,7 +136,7 @@ def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: Job, meter: M
         return Outcome(None, error="out of memory", lasting=False)
     except Exception as error:
         said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
-        return Outcome(None, error=said, lasting=not of_environment(error))
+        return Outcome(None, error=said, lasting=not of_environment(error), refused=isinstance(error, ScenarioError))
 
 
 def described(error: BaseException) -> str:
