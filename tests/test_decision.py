@@ -188,6 +188,26 @@ def test_wrong_calls_are_told(over: dict[str, Any], more: dict[str, Any], said: 
         sim.size(TWO, "wait_mean < 1 s", over, **more)
 
 
+def test_groups_of_a_node_list_are_varied_by_name(tmp_path: Path):
+    """The list that ships: the same machines as groups, whose sizes are keys."""
+    import yaml
+
+    root = Path(sim.__file__).parent.parent / "scenarios" / "clusters"
+    out = tmp_path / "cluster.yaml"
+    found = call("cluster", "convert", str(root / "pods-nodes.csv"), "--format", "openb_nodes", "--out", str(out))
+    assert found.exit_code == 0, found.output
+    nodes = yaml.safe_load(out.read_text())["cluster"]["nodes"]
+    listed = sim.load(root / "pods-on-parts-of-gpus.yaml").build().cluster
+    grouped = sim.load({**TWO, "cluster": {"nodes": nodes}}).build().cluster
+    assert len(grouped.nodes) == len(listed.nodes)
+    assert {kind: grouped.count(kind) for kind in grouped.types} == {kind: listed.count(kind) for kind in listed.types}
+    larger = sim.load({**TWO, "cluster": {"nodes": nodes}}, {"cluster.nodes.v100.count": 5}).build().cluster
+    assert larger.count("V100") == grouped.count("V100") + 4 * 3
+    wrong = call("cluster", "convert", str(root / "pods-nodes.csv"), "--format", "openb_node")
+    assert (wrong.exit_code, "did you mean" in wrong.stderr) == (3, True)
+    assert call("cluster", "convert", "nowhere.csv", "--format", "openb_nodes").exit_code == 2
+
+
 # The search by itself -----------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def decision(found: Decision) -> Figure:
         place = found.best.objective, found.best.trial.findings[0].mean / factor
         values = [f"{key_name(key, found.keys)} {value}" for key, value in found.best.values.items()]
         named = [found.best.policy] if len(set(found.policies)) > 1 else []
-        ring = {"markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2}
+        ring: dict[str, Any] = {"markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2}
         axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)
     objective = {"price": "price of the cluster (per hour)", "total": f"total of {', '.join(found.keys)}"}
     name = objective.get(found.objective, found.objective)
