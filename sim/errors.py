@@ -24,6 +24,17 @@ class UsageError(HetsimError):
     exit_code = 2
 
 
+class DamagedFile(UsageError):
+    """A file that hetsim wrote was changed since, or is not whole."""
+
+    def __init__(self, path: object, reason: str):
+        self.path, self.reason = path, reason
+        super().__init__(f"{path} is damaged: {reason}; nothing of it was used")
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.path, self.reason)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with an input, with its address.
@@ -87,6 +98,10 @@ class PolicyError(RunError):
 
 class InvariantError(RunError):
     """`--check` found the simulator itself in an impossible state: a defect of hetsim, please report it."""
+
+
+class DamageWarning(UserWarning):
+    """Files of finished runs or of a study were damaged; what they held was made again."""
 
 
 class PictureWarning(UserWarning):

@@ -104,6 +104,13 @@ def table(kind: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def third_party(kind: str) -> list[str]:
+    """Names of "arrivals", "clusters" or "traces" that other packages added."""
+    group, module = _TABLES[kind]
+    points = _entry_points(group)
+    return [name for name in points if name not in importlib.import_module(module).BUILTIN] if points else []
+
+
 def entry(kind: str, name: str) -> Any:
     """The registered arrival process, reader of node lists or trace reader of that name."""
     known = table(kind)

@@ -11,9 +11,10 @@ import sim
 from sim import registry
 from sim.errors import PolicyError, ScenarioError, UnknownName, UsageError
 from sim.experiment.compare import run_policies
-from sim.experiment.jobs import LEAST_FOR_PRECISION, POLL
 from sim.experiment.policies import named_policies, named_policy
+from sim.experiment.progress import POLL
 from sim.policy import ListScheduler, Scheduler
+from sim.scenario.schema import LEAST_FOR_PRECISION
 
 SMALL: dict[str, Any] = {
     "name": "small",

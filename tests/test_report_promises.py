@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import sim
 from sim.cli import main
 from sim.errors import UnknownName, UsageError
-from sim.experiment.sweep_points import read_points
+from sim.experiment.points import read_points
 from sim.report.html import report
 from sim.results.statistics import paired_differences
 from sim.results.sweep import Sweep

@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-from sim.experiment.cache import Store
-from sim.experiment.sweep_runs import Outcome
+from sim.experiment.store import Store
+from sim.experiment.work import Outcome
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 
 
-def kept(tmp_path, metrics=(), **more):
-    store = Store(tmp_path, list(metrics), **more)
+def kept(tmp_path):
+    store = Store(tmp_path)
     store.put(RUN, Outcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
     return store
 
@@ -41,7 +41,7 @@ def test_a_file_of_another_run_is_not_taken_for_this_one(tmp_path):
 
 
 def test_an_error_that_was_kept_is_one_again(tmp_path):
-    store = Store(tmp_path, ["wait_mean"])
+    store = Store(tmp_path)
     store.put(RUN, Outcome(None, ["slow"], error="the policy looped"))
     found = store.get(RUN)
     assert found is not None
@@ -50,7 +50,10 @@ def test_an_error_that_was_kept_is_one_again(tmp_path):
     assert store.get(OTHER) is None
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"run": 3}'])
+UNSEALED = json.dumps({"run": RUN, "error": "", "warnings": [], "values": {}})
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"run": 3}', UNSEALED])
 def test_a_damaged_file_is_no_outcome(tmp_path, damage):
     store = kept(tmp_path)
     store.path(RUN).write_text(damage)
@@ -59,7 +62,23 @@ def test_a_damaged_file_is_no_outcome(tmp_path, damage):
 
 def test_a_run_without_a_metric_that_is_asked_for_is_made_again(tmp_path):
     kept(tmp_path)
-    assert Store(tmp_path, ["wait_mean", "makespan"]).get(RUN) is not None
-    assert Store(tmp_path, ["wait_mean", "jain"]).get(RUN) is None
-    assert Store(tmp_path, [], fresh=True).get(RUN) is None
-    assert Store(None, []).get(RUN) is None
+    assert Store(tmp_path).get(RUN, ["wait_mean", "makespan"]) is not None
+    assert Store(tmp_path).get(RUN, ["wait_mean", "jain"]) is None
+    assert Store(tmp_path, fresh=True).get(RUN) is None
+    assert Store(None).get(RUN) is None
+
+
+def test_any_byte_that_is_changed_is_seen(tmp_path):
+    """A space becomes a tab, a digit another: whatever JSON makes of it."""
+    store = kept(tmp_path)
+    path = store.path(RUN)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert store.get(RUN) is None, place
+    for short in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:short])
+        assert store.get(RUN) is None
+    assert set(store.damaged) == {path}
+    path.write_bytes(whole)
+    assert store.get(RUN) is not None

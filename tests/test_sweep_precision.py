@@ -22,15 +22,18 @@ import sim
 from sim import registry
 from sim.cli import hetsim
 from sim.errors import UsageError
-from sim.experiment import cache, sweep_runs
-from sim.experiment.jobs import Amount, Outcome
+from sim.experiment import store, work
+from sim.experiment.stopping import Amount
+from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.sweep import plan_sweep, sweep
-from sim.experiment.sweep_precision import Course, Rounds
-from sim.experiment.sweep_runs import Job
+from sim.experiment.work import Outcome, Setup
+from sim.experiment.workers import Workers
 from sim.policy import ListScheduler
 from sim.report.html import report
+from sim.results.replications import Replications
 from sim.results.sweep import MARK, Sweep
 from sim.results.warmup import PILOT
+from sim.scenario.scenario import load
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -193,8 +196,8 @@ def test_points_with_a_warm_up_of_their_own():
 
 def test_equal_rows_are_run_once(monkeypatch):
     made = []
-    real = sweep_runs.outcome_of
-    monkeypatch.setattr(sweep_runs, "outcome_of", lambda *given: made.append(given) or real(*given))
+    real = work.outcome_of
+    monkeypatch.setattr(work, "outcome_of", lambda *given: made.append(given) or real(*given))
     found = sweep(BOTH, {RATE: ["2/s"]}, policies={"one": "fcfs", "two": "fcfs"})
     assert found.table["replications"].tolist() == [len(made) - PILOT] * 2
     assert found.table["wait_mean"].nunique() == 1
@@ -274,8 +277,8 @@ def test_runs_that_end_in_another_order_are_counted_in_theirs():
 
 def test_what_was_made_ahead_and_is_not_needed_is_forgotten(tmp_path, monkeypatch):
     made = []
-    real = sweep_runs.outcome_of
-    monkeypatch.setattr(sweep_runs, "outcome_of", lambda *given: made.append(given[1]) or real(*given))
+    real = work.outcome_of
+    monkeypatch.setattr(work, "outcome_of", lambda *given: made.append(given[2].replication) or real(*given))
     given: dict[str, Any] = {"over": {RATE: ["1.5/s"]}, "replications": UNTIL}
     with ThreadPoolExecutor(8) as pool:
         found = sweep(SMALL, **given, executor=pool, workers=8, out=tmp_path / "s")
@@ -288,28 +291,32 @@ def test_what_was_made_ahead_and_is_not_needed_is_forgotten(tmp_path, monkeypatc
 
 def test_idle_workers_get_what_is_likely_to_be_needed():
     """The values ± 1 have a mean of 10: after ten the half-width is 7.5 %, so that 5 % would take 23."""
-    course = Course(Amount(40, 0.05, "x"), lambda number: Job(str(number), {}, 0, number))
-    rounds = Rounds([course], cache.Store(None, []))
+    amount = Amount(40, 0.05, "x")
+    study = Study(Setup((load(SMALL),)), Workers())
+    case = Case(study.setup.scenarios[0])
+    series = Replicates(case, amount.first, most=40, rule=amount.rule(study), runs=Replications())
+    study._source = iter([series])
 
-    def outcome(job: Job) -> Outcome:
-        return Outcome({"replication": float(job.replication), "x": 10.0 + (-1) ** job.replication})
+    def land(place: tuple[Replicates, int]) -> int:
+        study._land(*place, Outcome({"replication": float(place[1]), "x": 10.0 + (-1) ** place[1]}))
+        return len(series.taken)
 
-    first = [rounds.next() for _ in range(10)]
-    assert [job.replication for job in first if job is not None] == list(range(10))
-    assert rounds.next() is rounds.ahead() is None
-    for job in reversed(first):
-        assert job is not None
-        assert rounds.landed(job, outcome(job)) == [(job, outcome(job))]  # needed in any case
-    tenth = rounds.next()
+    first = [study._next() for _ in range(10)]
+    assert [place[1] for place in first if place is not None] == list(range(10))
+    assert study._next() is study._ahead() is None
+    for place in reversed(first):
+        assert place is not None
+        assert land(place) == (10 if place[1] == 0 else 0)  # they count in their order
+    tenth = study._next()
     assert tenth is not None
-    assert rounds.next() is None  # what more is needed, nobody knows yet
+    assert study._next() is None  # what more is needed is not known yet
     ahead = []
-    while (job := rounds.ahead()) is not None:
-        ahead.append(job)
-    assert [job.replication for job in ahead] == list(range(11, 20))  # never more than as many again
-    assert [rounds.landed(job, outcome(job)) for job in ahead] == [[]] * 9
-    assert [job.replication for job, _ in rounds.landed(tenth, outcome(tenth))] == list(range(10, 19))
-    assert (course.done, len(course.taken), rounds.open) == (True, 19, False)  # 4.92 %; the twentieth is forgotten
+    while (place := study._ahead()) is not None:
+        ahead.append(place)
+    assert [number for _, number in ahead] == list(range(11, 20))  # never more than as many again
+    assert [land(place) for place in ahead] == [10] * 9
+    assert land(tenth) == 19
+    assert (series.done, study._open) == (True, {})  # 4.92 %; the twentieth is forgotten
 
 
 # On disk --------------------------------------------------------------------------------------------------------------
@@ -319,7 +326,7 @@ def test_idle_workers_get_what_is_likely_to_be_needed():
 def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     first = sweep(BOTH, OVER, policies=POLICIES, out=tmp_path / "s")
     before = files(tmp_path)
-    monkeypatch.setattr(sweep_runs, "outcome_of", no_run)
+    monkeypatch.setattr(work, "outcome_of", no_run)
     again = sweep(BOTH, OVER, policies=POLICIES, out=tmp_path / "s", resume=True, workers=2)
     for found in (again, Sweep.load(tmp_path / "s")):
         pd.testing.assert_frame_equal(found.table, first.table, check_exact=True)
@@ -340,21 +347,21 @@ def test_stopped_anywhere_it_goes_on_and_gives_the_same_bytes(tmp_path, monkeypa
     given: dict[str, Any] = {"policies": POLICIES}
     whole = sweep(BOTH, OVER, out=tmp_path / "whole", **given)
     written = len(whole) + whole.table["replications"].sum()
-    put = cache.Store.put
+    put = store.Store.put
     out = tmp_path / "stopped"
     for stop in (1, 3, 1, 9, 20, 21):  # counted from where the one before was stopped
         left = [stop]
 
-        def stopping(store: Any, *given: Any, left: list[int] = left) -> None:
+        def stopping(place: Any, *given: Any, left: list[int] = left) -> None:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            put(store, *given)
+            put(place, *given)
 
-        monkeypatch.setattr(cache.Store, "put", stopping)
+        monkeypatch.setattr(store.Store, "put", stopping)
         with pytest.raises(KeyboardInterrupt):
             sweep(BOTH, OVER, out=out, **given)
-        monkeypatch.setattr(cache.Store, "put", put)
+        monkeypatch.setattr(store.Store, "put", put)
     assert len(list(out.glob("runs/*/*.json"))) == 55 < written
     sweep(BOTH, OVER, out=out, resume=True, **given)
     assert files(out) == files(tmp_path / "whole")
@@ -439,19 +446,19 @@ def test_after_a_replication_that_fails_there_are_no_more(tmp_path):
 
 @pytest.mark.slow
 def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatch):
-    real = sweep_runs.outcome_of
+    real = work.outcome_of
 
-    def lost(case: Any, replication: int, *more: Any) -> Any:
-        if case.scenario.policies.label == "sjf" and replication == 2:
+    def lost(setup: Any, scenario: Any, job: Any, *more: Any) -> Any:
+        if scenario.policies.label == "sjf" and job.replication == 2:
             raise OSError("the disk is full")
-        return real(case, replication, *more)
+        return real(setup, scenario, job, *more)
 
     given: dict[str, Any] = {"over": {RATE: ["2/s"]}, "policies": POLICIES, "out": tmp_path / "s"}
-    monkeypatch.setattr(sweep_runs, "outcome_of", lost)
+    monkeypatch.setattr(work, "outcome_of", lost)
     found = sweep(BOTH, **given)
     assert found.table["status"].tolist() == ["failed", "failed"]
     assert found.table["error"][0].startswith("the point has no warm-up yet: replication 2")
-    monkeypatch.setattr(sweep_runs, "outcome_of", real)
+    monkeypatch.setattr(work, "outcome_of", real)
     again = sweep(BOTH, **given)
     assert again.table["status"].tolist() == ["done", "done"]
     sweep(BOTH, **{**given, "out": tmp_path / "whole"})
@@ -523,7 +530,7 @@ def test_progress_grows_to_its_end():
 
 
 def test_a_plan_makes_no_run(monkeypatch):
-    monkeypatch.setattr(sweep_runs, "outcome_of", no_run)
+    monkeypatch.setattr(work, "outcome_of", no_run)
     plan = plan_sweep(BOTH, OVER, policies=POLICIES)
     assert plan.replications == {"precision": 0.25, "metric": "wait_mean", "max": 40, "confidence": 0.95}
     assert plan.most_runs == 4 * (40 + PILOT)

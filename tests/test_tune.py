@@ -115,12 +115,12 @@ def test_runs_are_kept(tmp_path, monkeypatch):
         return tune(SMALL, ADMIT, over={"limit": [1, 9]}, first=2, final=3, cache=tmp_path / "cache").to_json()
 
     once = search()
-    from sim.experiment import sweep_runs
+    from sim.experiment import work
 
     def no_run(*_: Any) -> None:
         raise KeyboardInterrupt  # what is no Exception does not become a failed setting
 
-    monkeypatch.setattr(sweep_runs, "outcome_of", no_run)
+    monkeypatch.setattr(work, "outcome_of", no_run)
     assert search() == once
 
 

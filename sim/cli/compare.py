@@ -49,6 +49,10 @@ def compare(
     seed: int | None,
     replications: int | None,
     workers: int,
+    dask: str | None,
+    cache: Path | None,
+    shard: str | None,
+    fresh: bool,
     check: bool,
     as_json: bool,
     quiet: bool,
@@ -79,18 +83,19 @@ def compare(
     if out is not None:
         check_target(out)
     groups = by if out is None else USUAL_GROUPS  # what is written has all of them
-    with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
+    where: dict[str, Any] = {"workers": workers, "dask": dask, "cache": cache, "shard": shard, "fresh": fresh}
+    with console.making(out, default_directory(loaded, seed), as_json, quiet) as bar:
         runs: dict[str, Any]
         selection = None
         if best is None:
             runs = run_policies(
                 loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
-                overrides=overrides, workers=workers, progress=bar, by=groups,
+                overrides=overrides, progress=bar, by=groups, **where,
             )  # fmt: skip
         else:
             runs, selection = select_best(
                 loaded, chosen, best, probability or 0.95, delta or 0.01, metrics=metrics, seed=seed,
-                replications=replications, check=check, overrides=overrides, workers=workers, progress=bar, by=groups,
+                replications=replications, check=check, overrides=overrides, progress=bar, by=groups, **where,
             )  # fmt: skip
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
     comparison.asked = asked_for(metrics, by, best, probability, delta, replications)
@@ -104,7 +109,7 @@ def compare(
         _show(comparison, runs, tables, by, metrics)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
-        with console.picture_warnings(quiet):
+        with console.own_warnings(quiet):
             folder = save_comparison(comparison, runs, out, groups=tables)
         console.note(f"{'tables and pictures' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
 

@@ -40,15 +40,15 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 
 @contextmanager
-def picture_warnings(quiet: bool) -> Iterator[None]:
-    """Pictures that fail to be drawn in it are told as warnings of ours."""
-    from sim.errors import PictureWarning
+def own_warnings(quiet: bool) -> Iterator[None]:
+    """Pictures that fail to be drawn in it, and files that were damaged, are told as warnings of ours."""
+    from sim.errors import DamageWarning, PictureWarning
 
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
         def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, PictureWarning):
+            if issubclass(category, DamageWarning | PictureWarning):
                 warnings([str(message)], quiet)
             else:
                 show(message, category, *where)
@@ -70,6 +70,31 @@ def progress(quiet: bool) -> Iterator[TerminalBar | None]:
         yield bar
     finally:
         bar.close()
+
+
+@contextmanager
+def shard_reports(to_json: bool) -> Iterator[None]:
+    """Of a study that was asked for a part of its runs, print what it did, and end the command."""
+    from sim.experiment.shard import ShardOver
+
+    try:
+        yield
+    except ShardOver as over:
+        if to_json:
+            as_json(over.report.to_json())
+        else:
+            lines([over.report.sentence])
+        click.get_current_context().exit(0)
+
+
+@contextmanager
+def making(directory: Path | None, otherwise: Path, to_json: bool, quiet: bool) -> Iterator[TerminalBar | None]:
+    """What the verbs do that make runs and show their tables: progress, warnings, shards, tables of a failed run."""
+    with (
+        keeping_partial(directory, otherwise, quiet), shard_reports(to_json), own_warnings(quiet),
+        progress(quiet) as bar,
+    ):  # fmt: skip
+        yield bar
 
 
 @contextmanager

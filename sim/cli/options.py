@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -73,6 +74,17 @@ class Share(click.ParamType):
         return found
 
 
+WORKING = together(
+    click.option("--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."),
+    click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
+                 help="Keep finished runs there and look them up (a sweep without: in DIR/runs of --out)."),
+    click.option("--shard", metavar="I/N", help="Only make the I-th of N parts of the runs, into a folder that all "
+                 "parts share; the same command without it makes the tables."),
+)  # fmt: skip
+"""Where runs are made and kept."""
+
+FRESH = click.option("--fresh", is_flag=True, help="Make every run again, also what --cache has.")
+
 RUNNING = together(
     SET,
     click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed."),
@@ -80,6 +92,8 @@ RUNNING = together(
                  help="Independent runs; adds intervals."),
     click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
                  help="Processes for replications; the results do not depend on it."),
+    WORKING,
+    FRESH,
     click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower)."),
     JSON,
     QUIET,

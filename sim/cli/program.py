@@ -27,6 +27,8 @@ VERBS = {
     "plan": "sim.cli.plan:plan",
     "sweep": "sim.cli.sweep:sweep",
     "tune": "sim.cli.tune:tune",
+    "merge": "sim.cli.merge:merge",
+    "cluster": "sim.cli.cluster:cluster",
     "explain": "sim.cli.explain:explain",
     "diff": "sim.cli.diff:diff",
     "size": "sim.cli.size:size",

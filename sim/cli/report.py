@@ -26,6 +26,6 @@ def report(directory: Path, out: Path | None, quiet: bool, verbose: bool) -> Non
 
     if not directory.is_dir():
         raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
-    with console.picture_warnings(quiet):
+    with console.own_warnings(quiet):
         path = write_report(load_any(directory), out or directory / NAME, folder=str(directory))
     console.note(f"report: {path}", quiet)

@@ -42,6 +42,10 @@ def run(
     seed: int | None,
     replications: int | None,
     workers: int,
+    dask: str | None,
+    cache: Path | None,
+    shard: str | None,
+    fresh: bool,
     check: bool,
     as_json: bool,
     quiet: bool,
@@ -69,10 +73,10 @@ def run(
         check_target(out)
     if trace is not None:
         check_trace_file(trace)
-    with console.keeping_partial(out, default_directory(loaded, seed), quiet), console.progress(quiet) as bar:
+    with console.making(out, default_directory(loaded, seed), as_json, quiet) as bar:
         outcome = run_scenario(
-            loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers,
-            progress=bar, metrics=metrics, by=by,
+            loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers, dask=dask,
+            cache=cache, shard=shard, fresh=fresh, progress=bar, metrics=metrics, by=by,
         )  # fmt: skip
     from sim.report.groups import groups_lines
     from sim.report.overview import remarks
@@ -93,7 +97,7 @@ def run(
     if verbose:
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
-        with console.picture_warnings(quiet):
+        with console.own_warnings(quiet):
             folder = save(outcome, out, groups=tables)
         console.note(f"{'tables and picture' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
     if trace is not None:

@@ -1,61 +1,147 @@
-"""`hetsim size`: the smallest cluster that meets a target."""
+"""`hetsim size`: the smallest cluster, or the cheapest of many combinations, that meets targets."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Share, Whole
+from sim.cli.options import FRESH, JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Share, Whole
+from sim.cli.sweep import WORKERS
+
+MARK = "decision.json"
 
 NOT_MET = 4
-"""Exit code where no size is shown to meet the target: the search went well, and has no answer."""
+"""Exit code where no size is shown to meet the targets: the search went well, and has no answer."""
+
+MOST_ROWS = 60
 
 
-@click.command(short_help="Find the smallest cluster that meets a target.")
+@click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
 @SCENARIO
-@click.option("--target", required=True, metavar="TEXT", help="What to reach: 'response_p99 < 200 ms'.")
-@click.option("--over", required=True, metavar="KEY.PATH", help="The whole number to find: cluster.nodes.0.count.")
+@click.option("--target", "targets", required=True, multiple=True, metavar="TEXT",
+              help="What to reach: 'response_p99 < 200 ms' (repeatable: all of them).")
+@click.option("--over", required=True, multiple=True, metavar="KEY.PATH[=VALUES]",
+              help="The whole number to find: cluster.nodes.0.count; or with values, 1..16 or 2,4,8, one of several "
+              "(repeatable: all combinations).")
 @click.option("--from", "least", type=Whole(min=1), default=1, show_default=True, metavar="N", help="The least tried.")
 @click.option("--to", "most", type=Whole(min=1), metavar="N",
               help="The most tried; without it sizes are doubled until one meets the target, up to 4096.")
+@click.option("--minimize", metavar="WHAT", help="Of what meets the targets: price (of the cluster for an hour), total "
+              "(of the numbers), or a metric such as cost.  [default: price where there are prices, else total]")
 @click.option("--confidence", type=Share(), default="95%", show_default=True, metavar="SHARE",
               help="That all verdicts are right.")
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@click.option("--delta", type=Share(), default="1%", show_default=True, metavar="SHARE",
+              help="With --minimize METRIC: the difference that is worth no further replication.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME",
+              help="Instead of the scenario's whole policy; several are a dimension of the search.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write candidates.csv, decision.json and picture.png there (of combinations).")
 @SET
 @click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
 @click.option("--replications", type=Whole(min=2, max=10_000), default=10, show_default=True, metavar="N",
               help="Of each size; four times as many where these leave it open.")
-@click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
-              help="Processes for replications; the results do not depend on it.")
+@WORKERS
+@WORKING
+@FRESH
 @JSON
 @QUIET
 @VERBOSITY
 def size(
-    scenario: str, target: str, over: str, least: int, most: int | None, confidence: float, policy: str | None,
-    overrides: tuple[str, ...], seed: int | None, replications: int, workers: int, as_json: bool, quiet: bool,
-    verbose: bool,
+    scenario: str, targets: tuple[str, ...], over: tuple[str, ...], least: int, most: int | None, minimize: str | None,
+    confidence: float, delta: float, policies: tuple[str, ...], out: Path | None, overrides: tuple[str, ...],
+    seed: int | None, replications: int, workers: int | None, dask: str | None, cache: Path | None, shard: str | None,
+    fresh: bool, as_json: bool, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target.
+    """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target;
+    or, of several numbers, policies and targets, the cheapest combination that meets all.
 
-    The target is about what replications estimate, not about one of them. Found by bisection, which supposes that
-    more is never worse. Exit code 4 if no size within --from and --to is shown to meet the target; what was tried is
-    printed all the same.
+    The targets are about what replications estimate, not about one of them. One number without values is found by
+    bisection, which supposes that more is never worse; of combinations nothing is supposed, and each is judged by
+    itself. A size at which something can never fit is missed, with its reason. Exit code 4 if nothing within bounds is
+    shown to meet the targets; what was tried is printed all the same.
     """
+    from sim.errors import UsageError
     from sim.experiment.size import size as search
+    from sim.experiment.workers import cores
 
-    with console.progress(quiet) as bar:
+    if dask is not None and workers is not None:
+        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
+    keys: Any = _over(over, least, most)
+    told = _teller(quiet or as_json)
+    with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
         found = search(
-            scenario, target, over, least=least, most=most, confidence=confidence, policy=policy, seed=seed,
-            replications=replications, overrides=overrides, workers=workers, progress=bar,
+            scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
+            policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
+            seed=seed, replications=replications, overrides=overrides, workers=1 if dask else workers or cores(),
+            dask=dask, cache=cache, fresh=fresh, shard=shard, tell=told, progress=bar,
         )  # fmt: skip
     if as_json:
         console.as_json(found.to_json())
     else:
-        console.lines(_lines(found))
+        console.lines(_decision_lines(found) if hasattr(found, "candidates") else _lines(found))
+    if out is not None:
+        _write(found, out, quiet)
     if not found.met:
         click.get_current_context().exit(NOT_MET)
+
+
+def _over(texts: tuple[str, ...], least: int, most: int | None) -> Any:
+    """One key that is searched by bisection, or keys with their values."""
+    from sim.cli.sweep import over_given
+
+    plain = [text for text in texts if "=" not in text]
+    if len(texts) == 1 and plain:
+        return texts[0]
+    found: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
+    given = {text: range(least, most + 1) if most is not None else None for text in plain}
+    return {text.partition("=")[0]: (found | given)[text.partition("=")[0]] for text in texts}
+
+
+def _teller(quiet: bool) -> Any:
+    """Prints each trial as it is done, for who looks on."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        return None
+
+    def tell(one: Any) -> None:
+        label = one.label if hasattr(one, "label") else str(one.size)
+        trial = getattr(one, "trial", one)
+        console.note(f"{label}: {trial.verdict}, n = {trial.replications}")
+
+    return tell
+
+
+def _write(found: Any, out: Path, quiet: bool) -> None:
+    from sim.errors import UsageError
+    from sim.results.pictures import write_picture
+    from sim.results.sealed import sealed
+    from sim.results.store import write_csv, write_directory
+
+    if not hasattr(found, "candidates"):
+        raise UsageError("--out is of combinations: give values (--over KEY=1..16), or several targets or policies")
+
+    def write(folder: Path) -> None:
+        write_csv(found.table, folder / "candidates.csv", index=False)
+        (folder / MARK).write_text(sealed(found.to_json(), 1), encoding="utf-8")
+
+    target = write_directory(out, write, mark=MARK)
+    with console.own_warnings(quiet):
+        write_picture(found.plot, target / "picture.png")
+    console.note(f"tables and picture: {target}", quiet)
+
+
+def _decision_lines(found: Any) -> list[str]:
+    from sim.report import terminal
+
+    rows = found.shown()
+    lines = terminal.table(rows[: MOST_ROWS + 1], right=range(len(rows[0]) - 1))
+    if len(rows) > MOST_ROWS + 1:
+        lines.append(f"... {len(rows) - 1 - MOST_ROWS:,} more (--out DIR keeps them, --json prints them)")
+    return [*lines, "", *(line for text in found.sentences for line in terminal.wrapped(text, indent=2))]
 
 
 def _lines(found: Any) -> list[str]:

@@ -8,18 +8,12 @@ from typing import Any
 import click
 
 from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole, together
+from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Whole
 
 SHOWN_POINTS = 20
 
-WORKING = together(
-    click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
-                 help="Processes of this machine.  [default: one a core]"),
-    click.option("--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."),
-    click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
-                 help="Keep finished runs there and look them up (without: DIR/runs of --out)."),
-)  # fmt: skip
-"""Where runs are made and kept."""
+WORKERS = click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
+                       help="Processes of this machine.  [default: one a core]")  # fmt: skip
 
 
 @click.command(short_help="Run a scenario at many points; one table.")
@@ -40,6 +34,7 @@ WORKING = together(
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
 @click.option("--fresh", is_flag=True, help="Make every run again, and replace the sweep in --out.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
+@WORKERS
 @WORKING
 @SET
 @click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
@@ -65,6 +60,7 @@ def sweep(
     workers: int | None,
     dask: str | None,
     cache: Path | None,
+    shard: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
     replications: int | None,
@@ -84,7 +80,7 @@ def sweep(
     """
     from sim.errors import UsageError
     from sim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
-    from sim.experiment.sweep_making import cores
+    from sim.experiment.workers import cores
 
     if by_replication and not as_json:
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
@@ -100,9 +96,9 @@ def sweep(
         found = estimate_sweep(plan, out, cache, resume=resume, fresh=fresh, workers=number)
         _show_plan(plan, found, as_json)
         return
-    place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh}
+    place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh, "shard": shard}
     try:
-        with console.progress(quiet) as bar:
+        with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
             outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
     except (KeyboardInterrupt, OSError):  # a full disk, say
         console.note(_interrupted(out, cache), quiet)
@@ -121,7 +117,7 @@ def sweep(
 
 def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     from sim.errors import UsageError
-    from sim.experiment.sweep_points import parse_over
+    from sim.experiment.points import parse_over
 
     found: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
@@ -132,7 +128,7 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _points(path: Path | None) -> list[dict[str, Any]] | None:
-    from sim.experiment.sweep_points import read_points
+    from sim.experiment.points import read_points
 
     return None if path is None else read_points(path)
 

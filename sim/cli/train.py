@@ -109,7 +109,7 @@ def train(
     console.warnings(comparison_remarks(found.runs), quiet)
     from sim.results.pictures import write_picture
 
-    with console.picture_warnings(quiet):
+    with console.own_warnings(quiet):
         drawn = write_picture(found.plot, picture)
     console.note(f"policy: {file}{f', learning curve: {picture}' if drawn else ''}", quiet)
 

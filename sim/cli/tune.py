@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
-from sim.cli.sweep import WORKING
+from sim.cli.options import FRESH, JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Whole
+from sim.cli.sweep import WORKERS
 
 
 @click.command(short_help="Find the best parameters of a policy.")
@@ -25,7 +25,8 @@ from sim.cli.sweep import WORKING
               help="Replications of every setting before any leaves.")
 @click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
               help="Replications for the winner's interval, none of them used for the choice.")
-@click.option("--fresh", is_flag=True, help="Make every run again, also what --cache has.")
+@FRESH
+@WORKERS
 @WORKING
 @SET
 @click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
@@ -47,6 +48,7 @@ def tune(
     workers: int | None,
     dask: str | None,
     cache: Path | None,
+    shard: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
     check: bool,
@@ -61,18 +63,18 @@ def tune(
     """
     from sim.cli.sweep import over_given
     from sim.errors import UsageError
-    from sim.experiment.sweep_making import cores
     from sim.experiment.tune import tune as search
+    from sim.experiment.workers import cores
 
     if dask is not None and workers is not None:
         raise UsageError("a Dask cluster has workers of its own: leave out --workers")
     number = 1 if dask is not None else workers or cores()
     try:
-        with console.progress(quiet) as bar:
+        with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
             found = search(
                 scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample,
                 sample_seed=sample_seed, first=first, final=final, seed=seed, check=check, overrides=overrides,
-                cache=cache, fresh=fresh, workers=number, dask=dask, progress=bar,
+                cache=cache, fresh=fresh, workers=number, dask=dask, shard=shard, progress=bar,
             )  # fmt: skip
     except (KeyboardInterrupt, OSError):  # a full disk, say
         kept = f"the runs that ended are in {cache}; the same command goes on from there"

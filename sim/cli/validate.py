@@ -23,8 +23,7 @@ def validate(
     valid here is not refused there. Every problem is listed with its file, line and column.
     """
     from sim.errors import Problem, ScenarioError, UnknownName
-    from sim.experiment.jobs import rehearse
-    from sim.experiment.run import prepare
+    from sim.experiment.run import prepare, rehearse
 
     problems: list[Problem] = []
     for name in scenarios:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from sim.experiment.jobs import Case, run_cases
 from sim.experiment.policies import PolicyLike, named_policies
 from sim.experiment.progress import Progress
-from sim.experiment.run import prepare, to_keep
+from sim.experiment.run import Where, prepare, run_cases, tell_all, to_keep, whole_series
+from sim.experiment.stopping import cut_warmup
+from sim.experiment.study import Case, Replicates
+from sim.experiment.work import Setup
+from sim.results.estimands import weight_of
 
 if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
-    from sim.results.selection import Selection
+    from sim.results.selection import Race, Selection
     from sim.scenario.scenario import Overrides, Scenario
 
 Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
@@ -34,6 +38,11 @@ def compare(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     best: str | None = None,
     probability: float = 0.95,
@@ -58,14 +67,16 @@ def compare(
     if best is not None:
         runs, found = select_best(
             scenario, policies, best, probability, delta, metrics=names or (), seed=seed, replications=replications,
-            check=check, overrides=overrides, workers=workers, progress=progress, by=by,
+            check=check, overrides=overrides, workers=workers, dask=dask, executor=executor, cache=cache, fresh=fresh,
+            shard=shard, progress=progress, by=by,
         )  # fmt: skip
         selected = evaluate(runs, names, baseline=baseline, confidence=confidence, selection=found)
         selected.asked = asked_for(names, by, best, probability, delta, replications)
         return selected
     plain = run_policies(
         scenario, policies, metrics=names or (), seed=seed, replications=replications, check=check,
-        overrides=overrides, workers=workers, progress=progress, by=by,
+        overrides=overrides, workers=workers, dask=dask, executor=executor, cache=cache, fresh=fresh, shard=shard,
+        progress=progress, by=by,
     )  # fmt: skip
     compared = evaluate(plain, names, baseline=baseline, confidence=confidence)
     compared.asked = asked_for(names, by)
@@ -96,6 +107,11 @@ def select_best(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     by: str | Iterable[str] = (),
 ) -> tuple[dict[str, Replications], Selection]:
@@ -103,17 +119,53 @@ def select_best(
 
     `replications`: those of the first stage.
     """
-    from sim.experiment.selection import run_selection
+    from sim.results import selection
 
     if isinstance(replications, Mapping):
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
+    where = Where(workers, dask, executor, cache, fresh, shard)
+    first = selection.FIRST if replications is None else replications
+    if first < 3:
+        raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
     values = named_policies(policies)
-    cases = [Case(label, prepare(scenario, value, overrides), seed) for label, value in values.items()]
+    cases = [Case(prepare(scenario, value, overrides), seed=seed) for value in values.values()]
     kept = to_keep(cases[0].scenario, metrics, by, seed, {} if replications is None else replications)
-    return run_selection(
-        cases, best, probability, delta, first=replications, check=check, metrics=kept, workers=workers,
-        progress=progress,
-    )  # fmt: skip
+    race = selection.Race(list(values), best, probability, delta)
+    setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys([*kept, best])), check)
+    most = max(selection.MOST, first)
+    with where.study(setup, progress, first * len(cases)) as study:
+        warmups, remarks, warnings = cut_warmup(study, cases, [most] * len(cases))
+        series: dict[str, Replicates] = {}
+
+        def look(_: Replicates) -> None:
+            """After a replication of each policy in the race: those that are left need another."""
+            left = [series[label] for label in race.left]
+            if not all(one.done for one in left):
+                return
+            count = left[0].goal
+            for number in range(count if count == first else 1):
+                for label, one in zip(list(race.left), left, strict=True):
+                    _enter(race, label, one, number if count == first else count - 1)
+            if count == first:
+                race.start()
+            race.screen()
+            if not race.over and count < most:
+                for label in reversed(race.left):
+                    study.more(series[label], count + 1, min(most, count + 1 + workers))
+
+        for label, case, warmup in zip(values, cases, warmups, strict=True):
+            series[label] = whole_series(case, first, rule=look, warmup=warmup)
+        where.stop(study, series.values())
+        study.make(series.values())
+    tell_all(series.values(), remarks, warnings)
+    return {label: one.runs for label, one in series.items() if one.runs is not None}, race.found()
+
+
+def _enter(race: Race, label: str, series: Replicates, number: int) -> None:
+    """Tell the race a value, and the number of customers over which it is a mean."""
+    values = series.taken[number].values
+    assert values is not None
+    race.add(label, values[race.metric], values.get(weight_of(race.metric) or "", 1.0))
 
 
 def run_policies(
@@ -126,6 +178,11 @@ def run_policies(
     check: bool = False,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
     by: str | Iterable[str] = (),
 ) -> dict[str, Result | Replications]:
@@ -137,6 +194,7 @@ def run_policies(
     values = named_policies(policies)
     if len(values) < 2:
         raise UsageError("a comparison needs at least two policies")
-    cases = [Case(label, prepare(scenario, value, overrides), seed) for label, value in values.items()]
+    cases = [Case(prepare(scenario, value, overrides), seed=seed) for value in values.values()]
     kept = to_keep(cases[0].scenario, metrics, by, seed, replications)
-    return run_cases(cases, replications, check, kept, False, workers, progress)
+    where = Where(workers, dask, executor, cache, fresh, shard)
+    return dict(zip(values, run_cases(cases, replications, check, kept, False, where, progress), strict=True))

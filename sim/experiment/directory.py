@@ -45,6 +45,7 @@ Groups = Mapping[str, "pd.DataFrame"]
 """By what tasks are grouped -> the table of `sim.results.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
+REPLICATIONS = "replications.parquet"
 FIRST = "replication-0"
 """The run of replications that is kept in full."""
 
@@ -125,7 +126,7 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
-    from sim.results.store import MARK, versions, write_csv, write_directory
+    from sim.results.store import versions, write_csv, write_directory, write_mark
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
@@ -144,7 +145,7 @@ def save_comparison(
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
         if comparison.asked:
             about["asked"] = dict(comparison.asked)
-        _write_json(folder / MARK, about)
+        write_mark(folder, about)
 
     _drop_partial(Path(directory))
     target = write_directory(Path(directory), write)
@@ -279,11 +280,11 @@ def load_any(directory: str | Path) -> Result | Replications | Comparison | Swee
 def load_comparison(directory: str | Path) -> Comparison:
     """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
     from sim.results.compare import compare
-    from sim.results.store import MARK
+    from sim.results.store import read_mark
 
     folder = Path(directory)
     try:
-        about = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        about = read_mark(folder, _COMPARISON)
         told = json.loads((folder / _COMPARISON).read_text(encoding="utf-8"))
         pairs = {(row["policy"], row["other"]) for row in told["differences"]}
         metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
@@ -317,7 +318,7 @@ def _not_comparison(folder: Path) -> Path:
 
 
 def holds_replications(folder: Path) -> bool:
-    return (folder / "replications.parquet").is_file()
+    return (folder / REPLICATIONS).is_file()
 
 
 def _load_replications(folder: Path) -> Replications:
@@ -325,11 +326,11 @@ def _load_replications(folder: Path) -> Replications:
 
     from sim.results.replications import Replications
     from sim.results.result import Result
-    from sim.results.store import MARK
+    from sim.results.store import read_mark
 
     try:
-        about = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        values = pd.read_parquet(folder / "replications.parquet")
+        about = read_mark(folder, REPLICATIONS)
+        values = pd.read_parquet(folder / REPLICATIONS)
         runs = Replications()
         for row in values.reset_index().to_dict("records"):
             runs.add_values({str(name): value for name, value in row.items()})
@@ -345,7 +346,7 @@ def _load_replications(folder: Path) -> Replications:
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
     from sim.results.replications import Replications
-    from sim.results.store import MARK, versions, write_table
+    from sim.results.store import versions, write_mark, write_table
 
     if not isinstance(outcome, Replications):
         outcome.save(folder)
@@ -354,7 +355,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
     first = outcome.results[0]
     first.save(folder / FIRST)
     # All that a comparison needs, private columns included.
-    write_table(outcome._frame(), folder / "replications.parquet", index=None)
+    write_table(outcome._frame(), folder / REPLICATIONS, index=None)
     _write_json(folder / "summary.json", outcome.to_json())
     if first.scenario is not None:
         write_text(folder / "scenario.yaml", first.scenario)
@@ -367,7 +368,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
         "remarks": outcome.remarks,
         "versions": versions(),
     }
-    _write_json(folder / MARK, about)
+    write_mark(folder, about)
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate, take, tell_all
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress, Told
-from sim.experiment.run import prepare
+from sim.experiment.progress import Meter, Progress
+from sim.experiment.run import prepare, tell_all, whole_series
+from sim.experiment.stopping import cut_warmup
+from sim.experiment.study import Case, Study
+from sim.experiment.work import Setup
+from sim.experiment.workers import Workers
 from sim.results.statistics import (
     chi_square_quantile,
     deviation,
@@ -125,7 +128,7 @@ def plan_precision(
     if pilot < 5:
         raise UsageError(f"a pilot takes at least 5 replications, not {pilot}: fewer tell nothing of the spread")
     loaded = prepare(scenario, policy, overrides)
-    runs, spent = _pilot(Case("", loaded, seed), metric, pilot, workers, progress)
+    runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, progress)
     values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
@@ -165,25 +168,19 @@ def needed(spread: float, mean: float, precision: float, confidence: float, leve
 
 
 def _pilot(
-    case: Case, metric: str, pilot: int, workers: int, progress: Progress | bool | None
+    case: Case, metric: str, pilot: int, progress: Progress | bool | None
 ) -> tuple[Replications, float]:
     """The replications, and the wall clock of one, taken in this process while nothing else of ours runs."""
-    began = time.perf_counter()
-    with (
-        Told(progress) as told,
-        Watch(told, pilot) as watch,
-        runner([case], pilot, False, [metric], 1, watch) as fetch,
-    ):
-        remarks, warnings = cut_warmup(fetch, [pilot])
-        fetch.begin([(0, replication) for replication in range(pilot)])
+    setup = Setup((case.scenario,), (metric,))
+    with Meter(progress, pilot) as meter, Study(setup, Workers(), meter=meter) as study:
+        (warmup,), remarks, warnings = cut_warmup(study, [case], [pilot])
+        series = whole_series(case, pilot, warmup=warmup)
         began = time.perf_counter()
-        runs = begun(simulate(fetch.cases[0], 0, watch=watch), [metric])
-        watch.finished()
-        for replication in range(1, pilot):
-            take(runs, fetch(0, replication), replication)
-            watch.finished()
-    tell_all([runs], remarks, warnings)
-    return runs, (time.perf_counter() - began) / pilot
+        study.make([series])
+        spent = time.perf_counter() - began
+    tell_all([series], remarks, warnings)
+    assert series.runs is not None
+    return series.runs, spent / pilot
 
 
 def _length(runs: Replications) -> str:

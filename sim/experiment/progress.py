@@ -1,18 +1,26 @@
-"""Who is told how far a loop is: a function, or a bar; on a terminal as text, in a notebook as a line written anew."""
+"""Progress of a study: to a function or on a bar; on a terminal as text, in a notebook as a line written anew."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.results.wording import seconds
 
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
+
 Progress = Callable[[float], None]
-"""Told the share of all work that is done, 0 to 1."""
+"""Called with the share of all work that is done, 0 to 1."""
+
+POLL = 0.2
+"""Seconds between two reports of progress."""
 
 EVERY = 0.5
 """Seconds between two updates of a notebook."""
@@ -75,22 +83,65 @@ class TerminalBar:
             self.bar.close()
 
 
-class Told:
-    """Whoever is to be told of progress: a function, or with True a bar where somebody looks."""
+class Meter:
+    """How far a study is, told to a function, or with True on a bar where there is a terminal or a notebook.
 
-    def __init__(self, progress: Progress | bool | None):
+    It reports from a thread of its own, so that the engine's loop does not pay for it.
+    """
+
+    def __init__(self, progress: Progress | bool | None, runs: int = 0):
         self.bar: Any = None
         self.progress = progress if callable(progress) else None
         if progress is True:
             self.bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None
             self.progress = self.bar
+        self.runs, self.done = runs, 0
+        self._told = 0.0
+        self.simulation: Simulation | None = None
+        """The run that is made in this process."""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Progress | None:
-        return self.progress
+    def expect(self, runs: int) -> None:
+        """So many more runs (fewer where negative) than were expected."""
+        self.runs += runs
+
+    def finished(self) -> None:
+        self.done += 1
+
+    def share(self) -> float:
+        """Of the runs that are expected; never less than was told before, even where more turn out to be needed."""
+        self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / max(self.runs, 1)))
+        return self._told
+
+    def _report(self) -> None:
+        assert self.progress is not None
+        while not self._stop.wait(POLL):
+            self.progress(self.share())
+
+    def __enter__(self) -> Meter:
+        if self.progress is not None:
+            self._thread = threading.Thread(target=self._report, daemon=True)
+            self._thread.start()
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            if kind is None and self.progress is not None:  # also of work that was done before the first report
+                self.progress(self.share())
         if self.bar is not None:
             self.bar.close(kind is None)
+
+
+def run_share(simulation: Simulation | None) -> float:
+    """How far a run is: by tasks that ended or by time to the horizon, whichever is further."""
+    if simulation is None:
+        return 0.0
+    ended = simulation.ended / max(len(simulation.tasks), 1)
+    horizon = simulation.input.horizon
+    return ended if math.isinf(horizon) else max(ended, simulation.view.now / horizon)
 
 
 def in_notebook() -> bool:

@@ -9,37 +9,34 @@ supposes, that more is never worse, is looked at among the sizes tried, and told
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import ScenarioError, UsageError
-from sim.experiment.jobs import Case, Watch, begun, cut_warmup, runner, simulate, take
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress, Told
-from sim.experiment.run import prepare
-from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from sim.experiment.progress import Progress
+from sim.experiment.run import Where, prepare
+from sim.experiment.study import Case, Study
+from sim.experiment.targets import MET, MISSED, UNDEFINED, Judge, Target
+from sim.experiment.work import Setup
+from sim.model.units import shown
 from sim.results.deadlines import JUDGED_BY_DEADLINE
-from sim.results.statistics import half_width, is_congested
-from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, metric_name, several, units_of
+from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sim.experiment.decide import Decision
     from sim.scenario.scenario import Overrides, Scenario
 
 FIRST = 10
 """Replications of the first look at a size."""
-MORE = 4
-"""So many times as many at the second look, where the first leaves it open."""
 MOST = 4096
 """The largest number that is tried unless told otherwise."""
-
-MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
-"""Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
 
 NO_SIZES = {
     "seed": "it says which random numbers are drawn",
@@ -48,78 +45,16 @@ NO_SIZES = {
 }
 """Whole numbers of a scenario that make nothing larger."""
 
-_TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
-
-
-@dataclass(frozen=True)
-class Target:
-    """`metric < value`, or another relation: what the estimate of a metric has to be.
-
-    `strict`: the value itself does not do (< and >).
-    """
-
-    metric: str
-    below: bool
-    value: float
-    text: str
-    strict: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
-        from sim.results.metrics import metric
-
-        match = _TARGET.match(text)
-        if not match:
-            raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
-        name, sign, written = match.groups()
-        metric(name)
-        try:
-            value = _value(written, name)
-        except ValueError as error:
-            raise UsageError(f"--target {shown(text)}: {error}") from None
-        below = sign in ("<", "<=", "≤")
-        return cls(name, below, value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
-
-    def judge(self, mean: float, half: float) -> str:
-        """met, missed, or open, by a one-sided half-width."""
-        if math.isinf(mean):
-            return MET if (mean < 0) == self.below else MISSED
-        gap = (self.value - mean) if self.below else (mean - self.value)
-        if gap == 0 == half:  # no spread, on the value itself
-            return MISSED if self.strict else MET
-        return MET if gap >= half else MISSED if gap <= -half else OPEN
-
-
-def _value(text: str, name: str) -> float:
-    units = units_of(name)
-    if units == SECONDS:
-        return parse(text, TIME, "200 ms")
-    if units == PER_TIME:
-        return parse(text, RATE, "40/h")
-    if units == JOULES:
-        return parse(text, {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6, "MWh": 3.6e9}, "5 kWh")
-    if units == PERCENT and text.endswith("%"):
-        return parse_fraction(text)
-    try:
-        value = float(text)
-    except ValueError:
-        example = "95% or 0.95" if units == PERCENT else "3.5"
-        raise ValueError(f"{shown(text)} is not a number such as {example}") from None
-    if not is_number(value):
-        raise ValueError(f"{shown(text)} is not a finite number")
-    return value
-
-
 @dataclass(frozen=True)
 class Trial:
-    """One size and what its replications say; `half` is that of the one-sided test."""
+    """One size and what its replications say; `half` is that of the one-sided test, `reason` why it cannot run."""
 
     size: int
     replications: int
     mean: float
     half: float
     verdict: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,6 +121,8 @@ class Sizing:
         return said
 
     def _said(self, trial: Trial) -> str:
+        if trial.reason:
+            return f"it cannot run ({trial.reason})"
         value = several([trial.mean], units_of(self.target.metric), [trial.half])[0]
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
@@ -197,7 +134,7 @@ class Sizing:
             "size": self.size, "from": self.least, "to": self.most, "confidence": self.confidence,
             "trials": [
                 {"size": t.size, "replications": t.replications, "mean": json_number(t.mean),
-                 "half_width": json_number(t.half), "verdict": t.verdict}
+                 "half_width": json_number(t.half), "verdict": t.verdict, **({"reason": t.reason} if t.reason else {})}
                 for t in self.trials
             ],
             "sentences": self.sentences,
@@ -215,50 +152,77 @@ class Sizing:
 
 def size(
     scenario: str | Path | Mapping[str, Any] | Scenario,
-    target: str,
-    over: str,
+    target: str | Iterable[str],
+    over: str | Mapping[str, Any],
     *,
     least: int = 1,
     most: int | None = None,
+    minimize: str | None = None,
     confidence: float = 0.95,
+    delta: float = 0.01,
     policy: PolicyLike | None = None,
+    policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
     seed: int | None = None,
     replications: int = FIRST,
     overrides: Overrides = (),
     workers: int = 1,
+    dask: str | None = None,
+    executor: Executor | None = None,
+    cache: str | Path | None = None,
+    fresh: bool = False,
+    shard: str | None = None,
+    tell: Callable[[Any], None] | None = None,
     progress: Progress | bool | None = None,
-) -> Sizing:
-    """The smallest value of the key `over`, a whole number, with which a scenario meets a target.
+) -> Sizing | Decision:
+    """The smallest value of a whole number, or the cheapest of many combinations, that meets targets.
 
-    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate.
-    over: a path as in `--set`, such as `cluster.nodes.0.count`.
+    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
+    over: a path as in `--set`, such as `cluster.nodes.0.count`: found by bisection, which supposes that more is never
+        worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are candidates, nothing
+        is supposed of them, and the answer is a Decision; so it is with several targets or policies, or `minimize`.
     least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.
+    minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default where
+        it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
+        selection: with probability `confidence` the best, or within `delta` (a share) of it.
+    policies: a dimension too: every combination is tried under each.
     replications: of the first look at a size; where they leave it open, there are four times as many for the second.
-    The other parameters are those of `run`.
+    tell: called with each trial as it is done.
+    The other parameters are those of `run`; a shard makes its part of the first looks (of a Decision only).
     """
-    aim = Target.parse(target)
+    targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     if replications < 2:
         raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
     loaded = prepare(scenario, policy, overrides)
-    _check_key(loaded, over, least)
     top = MOST if most is None else most
     if not 1 <= least <= top:
         raise UsageError(f"sizes are looked for from {least} to {top}: that is no range of whole numbers from 1 on")
-    if workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}")
-    with Told(progress) as told:
-        search = _Search(loaded, over, aim, confidence, seed, replications, workers, told, least, top)
+    where = Where(workers, dask, executor, cache, fresh, shard)
+    if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
+        from sim.experiment.decide import decide
+
+        values = {over: range(least, top + 1) if most is not None else None} if isinstance(over, str) else over
+        return decide(
+            loaded, targets, values, minimize, confidence, delta, policies, seed, replications, where, tell, progress
+        )
+    aim = targets[0]
+    check_key(loaded, over, least)
+    if shard is not None:
+        raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
+    with where.study(Setup((loaded,), (aim.metric,)), progress) as study:
+        search = _Search(study, over, aim, confidence, seed, replications, least, top, tell)
         found = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
-    if all(trial.verdict == UNDEFINED for trial in trials):
+    if all(trial.reason for trial in trials):
+        raise UsageError(f"no {over} from {least} to {top} can run: {trials[-1].reason}")
+    if all(trial.verdict == UNDEFINED or trial.reason for trial in trials):
         remedy = "make the horizon longer than the deadlines, or " if aim.metric in JUDGED_BY_DEADLINE else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(loaded.name, over, aim, confidence, found, least, top, trials)
 
 
-def _check_key(scenario: Scenario, over: str, least: int) -> None:
+def check_key(scenario: Scenario, over: str, least: int) -> None:
     from sim.scenario.overrides import value_at
 
     if over in NO_SIZES:
@@ -278,17 +242,21 @@ class _Search:
     """Bisection, and the replications of each size."""
 
     def __init__(
-        self, scenario: Scenario, key: str, target: Target, confidence: float, seed: int | None, first: int,
-        workers: int, progress: Progress | None, least: int, most: int,
+        self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
+        most: int, tell: Callable[[Trial], None] | None,
     ):  # fmt: skip
-        self.scenario, self.key, self.target, self.seed = scenario, key, target, seed
-        self.first, self.workers, self.progress = first, workers, progress
+        self.key, self.seed, self.tell = key, seed, tell
         self.least, self.most = least, most
         self.trials: dict[int, Trial] = {}
-        self.told, self.to_come = 0.0, 1
         self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
         """Sizes that are tried at most: doublings and halvings."""
-        self.error = (1 - confidence) / (2 * self.steps)
+        self.judge = Judge(study, [target], first, (1 - confidence) / (2 * self.steps))
+        self._expect(1)
+
+    def _expect(self, sizes: int) -> None:
+        """So many sizes are still to be tried, with a first look each."""
+        meter = self.judge.study.meter
+        meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
     def smallest(self, doubling: bool) -> int | None:
         """The least size that is shown to meet the target, if more is never worse."""
@@ -297,9 +265,9 @@ class _Search:
             if high == self.most:
                 return None
             low, high = high, min(2 * high, self.most) if doubling else self.most
-            self.to_come = 1 + math.ceil(math.log2(high - low))
+            self._expect(1 + math.ceil(math.log2(high - low)))
         while high - low > 1:
-            self.to_come = math.ceil(math.log2(high - low))
+            self._expect(math.ceil(math.log2(high - low)))
             middle = (low + high) // 2
             if self.meets(middle):
                 high = middle
@@ -310,50 +278,12 @@ class _Search:
     def meets(self, number: int) -> bool:
         if number not in self.trials:
             self.trials[number] = self._try(number)
+            if self.tell is not None:
+                self.tell(self.trials[number])
         return self.trials[number].verdict == MET
 
-    def _tell(self, share: float) -> None:
-        """How far the search is, with this share of the size that is being tried; more sizes never take it back."""
-        assert self.progress is not None
-        tried = len(self.trials)
-        self.told = max(self.told, min(0.99, (tried + share) / (tried + self.to_come)))
-        self.progress(self.told)
-
     def _try(self, number: int) -> Trial:
-        case = Case("", self.scenario.with_overrides({self.key: number}), self.seed)
-        metrics, most = [self.target.metric], MORE * self.first
-        with (
-            Watch(self._tell if self.progress is not None else None, self.first) as watch,
-            runner([case], most, False, metrics, self.workers, watch) as fetch,
-        ):
-            cut_warmup(fetch, [most])
-            runs = begun(simulate(fetch.cases[0], 0, watch=watch), metrics)
-            watch.finished()
-            trial = None
-            for count in (self.first, most):  # the second look goes on where the first ended
-                watch.skipped(watch.runs - count)
-                fetch.begin([(0, replication) for replication in range(len(runs), count)])
-                for replication in range(len(runs), count):
-                    take(runs, fetch(0, replication), replication)
-                    watch.finished()
-                values = runs.column(self.target.metric)
-                if values.notna().all():
-                    values = runs.contributions(self.target.metric)
-                trial = self._judge(number, values.to_numpy(dtype=float))
-                if trial.verdict != OPEN:
-                    break
-        assert trial is not None
-        return trial
-
-    def _judge(self, number: int, values: Any) -> Trial:
-        import numpy as np
-
-        if np.isnan(values).any():
-            return Trial(number, len(values), math.nan, math.nan, UNDEFINED)
-        if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded
-            mean, half = float(values[0]), 0.0
-            return Trial(number, len(values), mean, half, self.target.judge(mean, half))
-        mean, half = float(values.mean()), math.nan
-        if np.isfinite(values).all():
-            half = half_width(values, mean if is_congested(self.target.metric) else math.inf, 1 - self.error)
-        return Trial(number, len(values), mean, half, self.target.judge(mean, half))
+        case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
+        found, _ = self.judge.try_(case, f"{self.key} = {number}")
+        one = found.findings[0]
+        return Trial(number, found.replications, one.mean, one.half, one.verdict, found.reason)

@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from sim.experiment.cache import Hashes, Store, fingerprint
-from sim.experiment.jobs import Amount, Watch, amount_of
+from sim.experiment.folder import Directory, check_folder, claim, digest
+from sim.experiment.identity import Identity, fingerprint
+from sim.experiment.points import Points, Row, check_all, column_of, rows, shown_value
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress, Told
-from sim.experiment.sweep_directory import Directory, check_folder, claim, digest
-from sim.experiment.sweep_making import Made, courses_of, hiring, make, warmups_of
-from sim.experiment.sweep_points import Points, Row, check_all, column_of, rows, shown_value
-from sim.experiment.sweep_precision import Rounds
-from sim.experiment.sweep_runs import Job, Setup
-from sim.experiment.sweep_warmup import REMARK, Pilot, look_up, pilot_size
+from sim.experiment.progress import Meter, Progress
+from sim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part
+from sim.experiment.stopping import Amount, Pilot, Warmup, amount_of, find_cuts, missing, pilot_size, shared
+from sim.experiment.store import Store, open_cache
+from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.work import Setup
+from sim.experiment.workers import Workers
+from sim.results.replications import Replications
 from sim.results.wording import metric_name
 from sim.scenario.schema import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.experiment.sweep_estimate import Estimate
+    from sim.experiment.estimate import Estimate
     from sim.results.sweep import Sweep
     from sim.scenario.scenario import Overrides, Scenario
 
 MOST_RUNS = 1_000_000
 """Of one sweep, replications counted."""
+
+WARMUP_REMARK = (
+    "warm-up: that of each point is found from a pilot (MSER-5 on the mean response of up to {runs} replications, by "
+    "order of arrival) and is the longest of its policies"
+)
 
 
 def sweep(
@@ -55,6 +62,7 @@ def sweep(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Sweep:
     """Run a scenario at every point under every policy: `Sweep.table` has a row for each.
@@ -76,6 +84,7 @@ def sweep(
         unless `fresh`.
     workers: processes of this machine; dask: address of a Dask scheduler; executor: any `concurrent.futures.Executor`
         (with `workers` at a time).  The tables do not depend on them.
+    shard: "2/8": make that part of the runs into out or cache, which all shards share, and raise ShardOver.
     progress: called with the share done; True shows a bar.
 
     ScenarioError names all points that are invalid before anything is run.  A run that fails is a row with its error.
@@ -86,7 +95,7 @@ def sweep(
     )  # fmt: skip
     return sweep_plan(
         plan, out=out, cache=cache, resume=resume, fresh=fresh, workers=workers, dask=dask, executor=executor,
-        progress=progress,
+        shard=shard, progress=progress,
     )  # fmt: skip
 
 
@@ -100,17 +109,30 @@ def sweep_plan(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Sweep:
     """Make the runs of a sweep that has been planned; see `sweep`."""
-    hired = hiring(workers, dask, executor)
-    with Told(progress) as told, _place(plan, out, cache, resume=resume, fresh=fresh) as (store, directory):
-        with hired, Watch(told, plan.most_runs) as watch:
-            found = plan.result(make(plan, store, hired, watch))
+    part = None if shard is None else Shard.parse(shard)
+    if part is not None and (fresh or (out is None and cache is None)):
+        raise UsageError("shards need a folder that all of them share, and leave what is there: give --out or --cache")
+    pool = Workers(workers, dask, executor)
+    with _place(plan, out, cache, resume=resume, fresh=fresh, shared=part is not None) as (store, directory):
+        with (
+            Meter(progress, plan.most_runs) as meter,
+            Study(plan.setup, pool, store=store, meter=meter, identity=plan.identity) as study,
+        ):
+            if part is not None:
+                raise ShardOver(plan.make_part(study, part))
+            found = plan.result(plan.make(study))
+        store.tell()
         if directory is not None:
             directory.finish(found)
             found.directory = directory.folder
     return found
+
+
+_BY_ROW = ("rows", "labels", "cases", "warmups")
 
 
 @dataclass
@@ -122,15 +144,14 @@ class Plan:
     keys: list[str]
     rows: list[Row]
     amount: Amount
-    hashes: Hashes
+    identity: Identity
     metrics: list[str] = field(default_factory=list)
     """Those asked for."""
     labels: list[str] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    scenarios: list[str] = field(default_factory=list)
-    """The hash of each row's scenario."""
+    cases: list[Case] = field(default_factory=list)
+    """Of each row; rows that are the same have one."""
     warmups: list[float | Pilot] = field(default_factory=list)
-    """Of each row, in seconds, or the pilot that finds it; rows that are the same have one."""
+    """Of each row, in seconds, or the pilot that finds it."""
     remarks: list[str] = field(default_factory=list)
     seed: int | None = None
     """In place of the scenario's."""
@@ -148,17 +169,57 @@ class Plan:
     @property
     def pilots(self) -> list[Pilot]:
         """Each once."""
-        return list({one.run: one for one in self.warmups if isinstance(one, Pilot)}.values())
+        return list({id(one): one for one in self.warmups if isinstance(one, Pilot)}.values())
 
     @property
     def most_runs(self) -> int:
         return len(self.rows) * self.amount.most + sum(pilot.size for pilot in self.pilots)
 
-    def job(self, number: int, replication: int, warmup: float | None = None) -> Job:
-        """A run of a row; `warmup` is one that was found."""
-        found = "" if warmup is None else f" warmup {warmup!r}"
-        run = self.hashes.run(self.scenarios[number] + found, self.seeds[number], replication)
-        return Job(run, self.rows[number].overrides, self.seeds[number], replication, warmup)
+    def make(self, study: Study) -> list[RowRuns]:
+        """The replications of every row, and what their warm-up is."""
+        find_cuts(study, self.pilots)
+        made = self.series(study)
+        unique = self._unique(made)
+        study.meter.expect(self.amount.most * (len(unique) - len(made)))
+        study.make(unique)
+        return made
+
+    def make_part(self, study: Study, part: Shard) -> ShardReport:
+        """The runs of a shard: every n-th, or where some follow from others those of every n-th point."""
+        if self.amount.precision is None and not self.pilots:
+            return make_part(study, self._unique(self.series(study)), part)
+        points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
+        mine = [number for number, row in enumerate(self.rows) if row.point in points]
+        of_rows: dict[str, Any] = {name: [getattr(self, name)[n] for n in mine] for name in _BY_ROW}
+        rows = replace(self, **of_rows)
+        find_cuts(study, rows.pilots)
+        return make_all(study, self._unique(rows.series(study)), part)
+
+    @staticmethod
+    def _unique(made: Iterable[RowRuns]) -> list[Replicates]:
+        """The replications of all rows, each once."""
+        return list({id(one.series): one.series for one in made if one.series}.values())
+
+    def series(self, study: Study) -> list[RowRuns]:
+        """Of every row its replications, or why it has none; rows that are the same have the same."""
+        of_point: dict[int, list[Pilot]] = {}
+        for row, pilot in zip(self.rows, self.warmups, strict=True):
+            if isinstance(pilot, Pilot):
+                of_point.setdefault(row.point, []).append(pilot)
+        cuts = {point: shared(pilots) for point, pilots in of_point.items()}
+        rule, made = self.amount.rule(study), []
+        known: dict[tuple[int, float | None], Replicates] = {}
+        for row, case, pilot in zip(self.rows, self.cases, self.warmups, strict=True):
+            one = RowRuns() if not isinstance(pilot, Pilot) else _cut(pilot, cuts[row.point])
+            key = id(case), one.warmup
+            if not one.error:
+                runs = Replications() if rule else None
+                series = Replicates(
+                    case, self.amount.first, most=self.amount.most, rule=rule, warmup=one.warmup, runs=runs
+                )
+                one.series = known.setdefault(key, series)
+            made.append(one)
+        return made
 
     @property
     def about(self) -> dict[str, Any]:
@@ -180,7 +241,7 @@ class Plan:
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
-            "rows": [self.job(number, 0).run for number in range(len(self.rows))],
+            "rows": [self.identity.run(case.digest, case.own_seed, 0) for case in self.cases],
         }
 
     @property
@@ -194,27 +255,27 @@ class Plan:
         frame["policy"] = self.labels
         return frame
 
-    def result(self, made: Iterable[Made]) -> Sweep:
+    def result(self, made: Iterable[RowRuns]) -> Sweep:
         """The tables, from what was made of every row."""
         import pandas as pd
 
         from sim.results.sweep import Sweep, SweepRow, tables
 
         swept = []
-        found_somewhere = any(isinstance(one, Pilot) for one in self.warmups)
-        each = zip(self.rows, self.labels, self.seeds, self.warmups, made, strict=True)
-        for row, label, seed, warmup, of_row in each:
-            found = SweepRow(row.point, label, seed)
-            if found_somewhere:
-                found.warmup = of_row.warmup if isinstance(warmup, Pilot) else warmup
-            found.errors += [of_row.error] if of_row.error else []
-            for replication, outcome in enumerate(of_row.outcomes):
+        some_found = any(isinstance(one, Pilot) for one in self.warmups)
+        each = zip(self.rows, self.labels, self.cases, self.warmups, made, strict=True)
+        for row, label, case, warmup, one in each:
+            found = SweepRow(row.point, label, case.own_seed)
+            if some_found:
+                found.warmup = one.warmup if isinstance(warmup, Pilot) else warmup
+            found.errors += [one.error] if one.error else []
+            for replication, outcome in enumerate(one.series.taken if one.series else ()):
                 found.runs.append(outcome.values)
                 of = f"replication {replication}: " if self.amount.most > 1 else ""
                 if outcome.error:
                     found.errors.append(of + outcome.error)
                 found.warnings += [of + text for text in outcome.warnings]
-            found.warnings += of_row.warnings
+            found.warnings += [*one.warnings, *self._not_precise(one.series)]
             swept.append(found)
         about = self.about
         points = pd.DataFrame(about["points"], columns=pd.Index(self.keys), dtype=object)
@@ -225,6 +286,33 @@ class Plan:
             table, each_run, points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
             remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
+
+
+    def _not_precise(self, series: Replicates | None) -> list[str]:
+        """That the precision was not reached."""
+        if series is None or series.runs is None or series.failed:
+            return []
+        text, warns = self.amount.remark(series.runs)
+        return [text] if warns else []
+
+
+@dataclass
+class RowRuns:
+    """What is made of a row: its replications, or the error for which it has none; `warmup`: the one found for it."""
+
+    series: Replicates | None = None
+    error: str = ""
+    warnings: list[str] = field(default_factory=list)
+    warmup: float | None = None
+
+
+def _cut(pilot: Pilot, found: Warmup) -> RowRuns:
+    """The beginning of a row with a pilot."""
+    if error := found.error_of(pilot):
+        return RowRuns(error=error)
+    if found.cut is None:  # of a plan that is only looked at
+        return RowRuns()
+    return RowRuns(warnings=[found.cut.warning] if found.cut.near_half else [], warmup=found.cut.time)
 
 
 def plan_sweep(
@@ -261,26 +349,28 @@ def plan_sweep(
             f"than the {MOST_RUNS:,} that a sweep takes"
         )
     kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
-    plan = Plan(base, Setup(base, tuple(kept), check), keys, given, amount, Hashes(check), names, seed=seed)
+    plan = Plan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
-    pilots: dict[str, Pilot] = {}
+    cases: dict[tuple[str, int], Case] = {}
+    pilots: dict[int, Pilot] = {}
 
     def add(row: Row, one: Scenario) -> None:
         own = one.model.seed if seed is None else seed
         plan.labels.append(row.policy or one.policies.label)
-        plan.seeds.append(own)
-        of_scenario = plan.hashes.scenario(one)
-        plan.scenarios.append(of_scenario)
+        of_scenario = plan.identity.scenario(one)
+        case = cases.setdefault((of_scenario, own), Case(base, row.overrides, own, of_scenario))
+        plan.cases.append(case)
         if isinstance(one.model.warmup, str):  # auto
-            pilot = Pilot(of_scenario, row.overrides, own, pilot_size(amount.most), plan.hashes)
-            plan.warmups.append(pilots.setdefault(pilot.run, pilot))
+            if id(case) not in pilots:
+                pilots[id(case)] = Pilot(case, pilot_size(amount.most))
+            plan.warmups.append(pilots[id(case)])
         else:
             plan.warmups.append(one.model.warmup)
 
     check_all(base, given, add)
     if pilots:
-        plan.remarks.append(REMARK.format(runs=pilot_size(amount.most)))
+        plan.remarks.append(WARMUP_REMARK.format(runs=pilot_size(amount.most)))
     if amount.precision is not None:
         plan.remarks.append(
             f"replications: of each row until the {100 * amount.confidence:g} % interval of its "
@@ -302,66 +392,39 @@ def _check_metrics(names: list[str]) -> None:
 
 @contextmanager
 def _place(
-    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool
+    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, shared: bool
 ) -> Iterator[tuple[Store, Directory | None]]:
     if out is None and resume:
         raise UsageError("nothing to resume without the directory of the sweep: give out (--out DIR)")
     if resume and fresh:
         raise UsageError("either resume, or begin anew with fresh")
-    metrics = list(plan.setup.metrics)
-    folder = cache_folder(cache)
+    folder = open_cache(cache)
     if out is None:
-        yield Store(folder, metrics, fresh), None
+        yield Store(folder, fresh), None
         return
-    directory = claim(out, plan.about, plan.base.to_yaml(absolute_paths=True), resume=resume, fresh=fresh)
+    text = plan.base.to_yaml(absolute_paths=True)
+    directory = claim(out, plan.about, text, resume=resume, fresh=fresh, shared=shared)
     try:
         # The runs of a directory that begins anew are gone; those of a cache stay, and are not looked at.
-        yield Store(directory.runs, metrics) if folder is None else Store(folder, metrics, fresh), directory
+        yield Store(directory.runs) if folder is None else Store(folder, fresh), directory
     finally:
         directory.release()
-
-
-def cache_folder(cache: str | Path | None) -> Path | None:
-    """The folder of a cache, made if it is not there."""
-    if cache is None:
-        return None
-    folder = Path(cache).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the cache {folder} cannot be written: {error.strerror}") from None
-    return folder
 
 
 def estimate_sweep(
     plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, workers: int
 ) -> Estimate:
     """What the rest of a sweep would cost; nothing is written.  A lower bound where precisions are to be reached."""
-    from sim.experiment.sweep_estimate import estimate
+    from sim.experiment.estimate import estimate
 
     folder = None if cache is None else Path(cache).expanduser()
     if out is not None:
         check_folder(out, plan.about, resume=resume, fresh=fresh)
         folder = folder or Path(out) / "runs"
-    store = Store(folder, list(plan.setup.metrics), fresh)
-    todo = {job.run: job for pilot in look_up(plan.pilots, Store(folder, [], fresh)) for job in pilot.jobs}
-    there, open_end = 0, False
-    warmups: dict[int, float | None] = dict.fromkeys(range(len(plan.rows)))
-    for number, (pilot, found) in warmups_of(plan).items():
-        if found.error_of(pilot) is not None:
-            del warmups[number]  # a row that failed
-        elif found.cut is not None:
-            warmups[number] = found.cut.time
-    if plan.amount.precision is None:
-        wanted = {
-            job.run: job for number, warmup in warmups.items()
-            for job in (plan.job(number, replication, warmup) for replication in range(plan.amount.most))
-        }  # fmt: skip
-        left = {run: job for run, job in wanted.items() if store.get(run) is None}
-        there = len(wanted) - len(left)
-        todo.update(left)
-    else:
-        rounds = Rounds(dict.fromkeys(courses_of(plan, warmups).values()), store)
-        there, open_end = rounds.there, bool(rounds.going)
-        todo.update((job.run, job) for job in rounds.needed())
-    return estimate(list(todo.values()), there, plan.setup, workers, open_end)
+    study = Study(plan.setup, Workers(), store=Store(folder, fresh), identity=plan.identity)
+    todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]
+    series = plan._unique(plan.series(study))
+    left = study.outstanding(series)
+    open_end = plan.amount.precision is not None and any(not one.done for one in series)
+    jobs = [study.job(*place) for place in [*todo, *left]]
+    return estimate(jobs, study.found, plan.setup, workers, open_end)

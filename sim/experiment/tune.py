@@ -21,15 +21,13 @@ import numpy as np
 
 from sim import registry
 from sim.errors import ScenarioError, UsageError, suggestion
-from sim.experiment.cache import Hashes, Store
-from sim.experiment.jobs import Outcome, Watch
+from sim.experiment.identity import Identity
+from sim.experiment.points import Row, check_all, is_sampled, rows
 from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress, Told
-from sim.experiment.run import prepare
-from sim.experiment.sweep import cache_folder
-from sim.experiment.sweep_making import collect, hiring
-from sim.experiment.sweep_points import Row, check_all, is_sampled, rows
-from sim.experiment.sweep_runs import Job, Setup
+from sim.experiment.progress import Progress
+from sim.experiment.run import Where, prepare
+from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.work import Outcome, Setup
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.tuning import Setting, Tuning
@@ -65,6 +63,7 @@ def tune(
     workers: int = 1,
     dask: str | None = None,
     executor: Executor | None = None,
+    shard: str | None = None,
     progress: Progress | bool | None = None,
 ) -> Tuning:
     """The best setting of a policy's parameters, its figure with an interval, and what it gains over the present one.
@@ -104,14 +103,15 @@ def tune(
     _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
     given = _different(base, given)  # whole numbers may be drawn twice
     given.append(Row(len(given), {}, None, {}))  # what is there now
-    race = _Race(base, given, metric, seed, check)
-    hired = hiring(workers, dask, executor)
-    store = Store(cache_folder(cache), [metric], fresh)
-    total = race.planned(first) + 2 * final
-    with Told(progress) as told, hired, Watch(told, total) as watch:
-        race.make = lambda jobs: collect(jobs, race.setup, store, hired, watch)
+    identity = Identity(check)
+    cases: list[Case] = []
+    check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
+    where, setup = Where(workers, dask, executor, cache, fresh, shard), Setup((base,), (metric,), check)
+    with where.study(setup, progress, _planned(len(given), first) + 2 * final, identity) as study:
+        race = _Race(study, cases, metric)
+        where.stop(study, [Replicates(case, first) for case in cases])
         best = race.run(first)
-        used = max(len(values) for values in race.values)
+        used = max(len(series.taken) for series in race.series)
         ours, present = (race.further(number, used, final) for number in (best, len(given) - 1))
     settings = [
         Setting(
@@ -159,37 +159,33 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
+    """Of each stage: settings that are left, and replications of each before and after it."""
+    left, before, after = settings, 0, first
+    while left > 1:
+        yield left, before, after
+        left, before, after = math.ceil(left / SHARE), after, after * SHARE
+
+
+def _planned(settings: int, first: int) -> int:
+    """Runs of all stages."""
+    return sum((after - before) * left for left, before, after in _stages(settings, first))
+
+
 class _Race:
-    """Settings that are dropped by and by; `values` of each are those of its replications, in order, with the number of
-    customers over which each is a mean."""
+    """Settings that are dropped by and by, as their replications tell."""
 
-    def __init__(self, base: Scenario, given: Sequence[Row], metric: str, seed: int | None, check: bool):
-        self.setup = Setup(base, (metric,), check)
-        self.given, self.metric = given, metric
-        self.seed = base.model.seed if seed is None else seed
-        self.hashes = Hashes(check)
-        self.of_row: list[str] = []
-        check_all(base, given, lambda row, one: self.of_row.append(self.hashes.scenario(one)))
-        self.values: list[list[tuple[float, float]]] = [[] for _ in given]
-        self.stages = [0] * len(given)
+    def __init__(self, study: Study, cases: Sequence[Case], metric: str):
+        self.study, self.metric = study, metric
+        self.series = [Replicates(case, 0) for case in cases]
+        self.stages = [0] * len(cases)
         self.errors: dict[int, str] = {}
-        self.make: Any = None
-
-    def planned(self, first: int) -> int:
-        """Runs of all stages."""
-        return sum((after - before) * len(left) for left, before, after in self._stages(first))
-
-    def _stages(self, first: int) -> Iterable[tuple[range, int, int]]:
-        left, before, after = len(self.given), 0, first
-        while left > 1:
-            yield range(left), before, after
-            left, before, after = math.ceil(left / SHARE), after, after * SHARE
 
     def run(self, first: int) -> int:
         """The number of the setting that is left; UsageError if none has the metric defined."""
-        left = list(range(len(self.given)))
-        for stage, (_, before, after) in enumerate(self._stages(first), 1):
-            self._replicate(left, before, after)
+        left = list(range(len(self.series)))
+        for stage, (_, _, after) in enumerate(_stages(len(left), first), 1):
+            self._replicate(left, after)
             for number in left:
                 self.stages[number] = stage
             left.sort(key=self._score)  # stable: of equals the first
@@ -200,29 +196,28 @@ class _Race:
             raise UsageError(f"{self.metric} is not defined under any setting{said}")
         return best
 
-    def _replicate(self, numbers: Iterable[int], before: int, after: int) -> None:
-        jobs = {
-            (number, replication): self._job(number, replication)
-            for number in numbers
-            for replication in range(before, after)
-        }
-        outcomes = self.make(jobs.values())
-        for (number, _), job in jobs.items():
-            self.values[number].append(self._value(number, outcomes[job.run]))
+    def _replicate(self, numbers: Iterable[int], count: int) -> None:
+        for number in numbers:
+            self.series[number].goal = self.series[number].most = count
+        self.study.make([self.series[number] for number in numbers])
+        for number in numbers:
+            self._note(number, self.series[number])
 
-    def _job(self, number: int, replication: int) -> Job:
-        run = self.hashes.run(self.of_row[number], self.seed, replication)
-        return Job(run, self.given[number].overrides, self.seed, replication)
+    def _note(self, number: int, series: Replicates) -> None:
+        """Keep the first error of a setting."""
+        for outcome in series.taken:
+            if outcome.values is None:
+                self.errors.setdefault(number, outcome.error)
 
-    def _value(self, number: int, outcome: Outcome) -> tuple[float, float]:
+    def _value(self, outcome: Outcome) -> tuple[float, float]:
+        """The metric in a replication, and the number of customers over which it is a mean."""
         if outcome.values is None:
-            self.errors.setdefault(number, outcome.error)
             return math.nan, math.nan
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
         """What the replications of a setting contribute to its estimate (`sim.results.estimands`)."""
-        return _contributions(self.values[number])
+        return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:
         """Less is better; a setting that fails, or leaves the metric undefined, comes last."""
@@ -233,9 +228,10 @@ class _Race:
 
     def further(self, number: int, begin: int, count: int) -> tuple[float, ...]:
         """Contributions of replications that had no part in the choice."""
-        jobs = [self._job(number, replication) for replication in range(begin, begin + count)]
-        outcomes = self.make(jobs)
-        return _contributions([self._value(number, outcomes[job.run]) for job in jobs])
+        series = Replicates(self.series[number].case, count, begin=begin)
+        self.study.make([series])
+        self._note(number, series)
+        return _contributions([self._value(outcome) for outcome in series.taken])
 
 
 def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:

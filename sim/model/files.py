@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
+import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".hetsim-"
-"""How the names of files begin that are being written."""
+"""How the names of files begin that are being written; machine and process follow."""
+DAY = 86_400.0
 
 
 @contextmanager
@@ -32,20 +37,59 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", newline="")
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
     """Have `write` make a file under another name, with the same suffix, then put it in its place: it is never there in
-    part, and nothing is left where that fails.  OSErrors name `path`."""
+    part, and nothing is left where that fails.  OSErrors name `path`.
+
+    durable: when this returns the file is on the disk, and outlives a power cut.
+    """
     with naming(path):
-        handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.absolute().parent)
+        prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-"
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.absolute().parent)
         os.close(handle)
         temporary = Path(name)
         try:
             write(temporary)
             temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
+            if durable:
+                flush(temporary)
             temporary.replace(path)
+            if durable:
+                flush(path.absolute().parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@cache
+def _host() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def is_left(path: Path) -> bool:
+    """Was a temporary file left by a process that is gone?  Of another machine's, one of yesterday."""
+    match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
+    try:
+        if match is None:
+            return True
+        if match[1] != _host():
+            return time.time() - path.stat().st_mtime > DAY
+        os.kill(int(match[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk; nothing where the system cannot do that."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @cache

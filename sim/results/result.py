@@ -51,6 +51,7 @@ class Result:
         policy: str = "",
         scenario: str | None = None,
         error: str | None = None,
+        inputs: dict[str, str] | None = None,
         bound: float = SLOWDOWN_BOUND,
     ):
         if record is not None:
@@ -59,6 +60,10 @@ class Result:
         self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
         self.scenario, self.error, self.bound = scenario, error, bound
         self.directory: Path | None = None
+        self.files: dict[str, str] = {}
+        """Of a loaded run: the digests of its files, by name."""
+        self.inputs: dict[str, str] = {} if inputs is None else inputs
+        """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `sim.results.explain`, kept between questions
         self._values: dict[str, float] = {}
 
@@ -68,8 +73,7 @@ class Result:
         """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
         from sim.results.store import load_record
 
-        assert self.directory is not None
-        return load_record(self.directory)
+        return load_record(self)
 
     @cached_property
     def modes(self) -> ModeTable:
@@ -167,8 +171,9 @@ class Result:
         return metrics.Measured(self)
 
     def _saved(self, table: str) -> pd.DataFrame:
-        assert self.directory is not None
-        return pd.read_parquet(self.directory / f"{table}.parquet")
+        from sim.results.store import read_table
+
+        return read_table(self, f"{table}.parquet")
 
     # Metrics ----------------------------------------------------------------------------------------------
 

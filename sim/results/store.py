@@ -1,13 +1,15 @@
 """Run directories: resolved scenario, seed, versions, Parquet tables, summary; written whole or not at all.
 
-    run.json            name, seed, replication, policy and its notes, window, versions, warnings, error
+    run.json            name, seed, replication, policy and its notes, window, versions, warnings, error, digests of
+                        all other files and of the inputs of the scenario; with a checksum
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
     tasks.parquet       and launches, devices, timeline
-    record/             what the engine wrote down, for `explain` and metrics that were not asked for yet
+    record/             what the engine wrote down, and its input (`sim.results.saved_input`), for `explain` and metrics
+                        that were not asked for yet
 
 Nothing in it tells when or where the run was made, nor how long the policy planned (`Record.planning` is wall clock):
-the same run gives the same files.
+the same run gives the same files.  A run that was loaded is written again as it is, byte by byte.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.model.files import naming, umask, write_text
+from sim.errors import DamagedFile, UsageError
+from sim.model.files import flush, naming, umask, write_text
 from sim.model.randomness import JUDGED
 from sim.model.record import Record, RunInput
+from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
+from sim.results.sealed import digests, sealed, unsealed, verify
 
 if TYPE_CHECKING:
     from sim.results.result import Result
@@ -65,6 +69,8 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     try:
         fresh.chmod(0o777 & ~umask())  # mkdtemp makes it private; a result is as readable as any other file
         write(fresh)
+        for path in (*fresh.rglob("*"), fresh):
+            flush(path)
         if target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
             target.rename(old / "old")
@@ -72,6 +78,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
             shutil.rmtree(old)
         else:
             fresh.rename(target)
+        flush(target.parent)
     except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if isinstance(error, OSError) and error.filename is not None:
@@ -84,15 +91,45 @@ def save(result: Result, target: Path) -> Path:
     """See `Result.save`."""
 
     def write(folder: Path) -> None:
+        if result.directory is not None:
+            _copy(result, folder)
+            return
         for name in TABLES:
             write_table(_storable(getattr(result, name)), folder / f"{name}.parquet")
         write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
         _save_record(result.record, folder / "record")
-        write_text(folder / MARK, _json(_description(result)))
+        write_mark(folder, _description(result))
 
     return write_directory(target, write)
+
+
+def write_mark(folder: Path, about: dict[str, Any]) -> None:
+    """Write the mark of a directory, with the digests of its files; runs inside have marks of their own."""
+    inner = [path.parent for path in folder.rglob(MARK)]
+    files = [path for path in folder.rglob("*") if path.is_file() and not any(one in path.parents for one in inner)]
+    found = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))
+    write_text(folder / MARK, sealed({**about, "files": found}, 1))
+
+
+def read_mark(folder: Path, *names: str) -> dict[str, Any]:
+    """The mark of a directory; DamagedFile if it, or one of these of its files, is not what was written."""
+    about = unsealed(folder / MARK)
+    files = about.get("files", {})
+    for name in files:
+        if name in names:
+            verify(folder / name, files[name])
+    return about
+
+
+def _copy(result: Result, folder: Path) -> None:
+    """Write a run that was loaded as it was saved; what is damaged is not passed on."""
+    assert result.directory is not None
+    for name, digest in result.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(verify(result.directory / name, digest), folder / name)
+    shutil.copyfile(result.directory / MARK, folder / MARK)
 
 
 def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> None:
@@ -145,6 +182,7 @@ def _description(result: Result) -> dict[str, Any]:
         "bound": result.bound,
         "warnings": result.warnings,
         "error": result.error,
+        "inputs": result.inputs,
         "versions": versions(),
     }
 
@@ -194,6 +232,7 @@ def _save_record(record: Record, folder: Path) -> None:
     }
     text = json.dumps(rest, default=lambda value: value.item())
     write_text(folder / "rest.json", text + "\n")
+    save_input(record.input, folder)
 
 
 def load(directory: Path) -> Result:
@@ -201,7 +240,7 @@ def load(directory: Path) -> Result:
     from sim.results.result import Result
 
     try:
-        about = json.loads((directory / MARK).read_text(encoding="utf-8"))
+        about = read_mark(directory, "summary.json", "scenario.yaml")
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
@@ -210,7 +249,7 @@ def load(directory: Path) -> Result:
     text = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
     names = ("name", "seed", "replication", "policy", "error", "bound")
     result = Result(None, scenario=text, **{name: about[name] for name in names})
-    result.directory = directory
+    result.directory, result.files, result.inputs = directory, about.get("files", {}), about.get("inputs", {})
     result.__dict__.update(
         warmup=about["warmup"],
         end=about["end"],
@@ -218,23 +257,50 @@ def load(directory: Path) -> Result:
         notes=_numbers_from_json(about.get("notes", {})),
         horizon=math.inf if about["horizon"] is None else about["horizon"],
     )
-    result._values.update({name: math.nan if value is None else float(value) for name, value in summary.items()})
+    result._values.update({name: _number(value) for name, value in summary.items()})
     return result
 
 
-def load_record(directory: Path) -> Record:
-    """The record of a run directory, with its input rebuilt from the saved scenario."""
-    about = json.loads((directory / MARK).read_text(encoding="utf-8"))
-    record = directory / "record"
-    frame = pd.read_parquet(record / "tasks.parquet")
-    columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in frame.items()}
-    rest = json.loads((record / "rest.json").read_text(encoding="utf-8"))
+def _number(value: Any) -> float:
+    """A number of a summary, as it was: whole numbers stay whole."""
+    return math.nan if value is None else value if isinstance(value, int) else float(value)
+
+
+def read_table(result: Result, name: str) -> pd.DataFrame:
+    """A table of a run that was loaded; UsageError if its file is damaged."""
+    assert result.directory is not None
+    path = verify(result.directory / name, result.files.get(name))
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise DamagedFile(path, f"it cannot be read as Parquet ({error})") from None
+    for column in frame:
+        kind = frame[column].dtype
+        if isinstance(kind, pd.CategoricalDtype) and not len(kind.categories):  # Parquet keeps no type of none
+            frame[column] = frame[column].cat.set_categories(pd.Index([], dtype="str"))
+    return frame
+
+
+def load_record(result: Result) -> Record:
+    """The record of a run that was loaded, with its input; of format 1 the input is rebuilt from the scenario."""
+    directory = result.directory
+    assert directory is not None
+    about = unsealed(directory / MARK)
+    tasks = read_table(result, "record/tasks.parquet")
+    columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in tasks.items()}
+    rest = json.loads(verify(directory / "record/rest.json", result.files.get("record/rest.json")).read_bytes())
     launches = None
-    if (record / "launches.parquet").is_file():
-        frame = pd.read_parquet(record / "launches.parquet")
+    if (directory / "record" / "launches.parquet").is_file():
+        frame = read_table(result, "record/launches.parquet")
         launches = {str(name): values.to_numpy() for name, values in frame.items()}
-    loads = about.get("loads", JUDGED)
-    run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"], loads)
+    saved = [name for name in result.files if name in (f"record/{OBJECTS}", f"record/{ARRAYS}")]
+    for name in saved:
+        verify(directory / name, result.files[name])
+    if saved:
+        run = load_input(directory / "record")
+    else:
+        loads = about.get("loads", JUDGED)
+        run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"], loads)
     run.policy = about["policy"]
     if len(run.tasks) != len(columns["status"]):
         raise UsageError(
@@ -258,7 +324,7 @@ def load_record(directory: Path) -> Record:
 
 
 def rebuild_input(path: Path, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-    """Cluster, tasks and modes of a saved run: the one place in results that needs the scenario room.
+    """Cluster, tasks and modes of a run of format 1: the one place in results that needs the scenario room.
 
     Its policy is not asked for again: it may have been a class that is not known here.
     """

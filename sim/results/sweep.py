@@ -22,7 +22,6 @@ replications, it is that of the replications which all have, as in a comparison,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +30,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName, UsageError
+from sim.errors import DamagedFile, UnknownName, UsageError
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.sealed import unsealed, verify
 from sim.results.statistics import freedom, is_congested, student_quantiles
 from sim.results.sweep_values import rows_where
 from sim.results.wording import formatter, metric_name, several, units_of
@@ -41,6 +41,9 @@ from sim.results.wording import formatter, metric_name, several, units_of
 MARK = "sweep.json"
 TABLE = "table.parquet"
 EACH = "replications.parquet"
+SCENARIO = "scenario.yaml"
+TABLES = "tables.json"
+"""Digests of the other files of a sweep that is finished."""
 FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
 """Columns that are neither keys nor metrics."""
 
@@ -271,18 +274,22 @@ class Sweep:
     def load(cls, directory: str | Path) -> Sweep:
         """A finished sweep from its directory."""
         folder = Path(directory)
+        again = "the same command with --resume goes on with it"
         try:
-            about = json.loads((folder / MARK).read_text(encoding="utf-8"))
+            about = unsealed(folder / MARK)
             if not (folder / TABLE).is_file():
-                raise UsageError(
-                    f"the sweep in {folder} is not finished; the same command with --resume goes on with it"
-                )
+                raise UsageError(f"the sweep in {folder} is not finished; {again}")
+            if (folder / TABLES).is_file():
+                for name, digest in unsealed(folder / TABLES)["files"].items():
+                    verify(folder / name, digest)
             table, each = pd.read_parquet(folder / TABLE), pd.read_parquet(folder / EACH)
             points = pd.DataFrame(about["points"], columns=pd.Index(about["keys"]), dtype=object)
             found = cls(
                 table, each, points, name=about["name"], seed=about["seed"], metrics=about["metrics"],
                 remarks=about["remarks"], replications=about["replications"],
             )  # fmt: skip
+        except DamagedFile as damage:
+            raise UsageError(f"{damage}; the same command with --resume makes it again") from None
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         found.directory = folder

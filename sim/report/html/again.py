@@ -11,8 +11,8 @@ from shlex import quote
 from typing import Any
 
 from sim.errors import HetsimError, UsageError
+from sim.experiment.points import parse_over
 from sim.experiment.policies import written
-from sim.experiment.sweep_points import parse_over
 from sim.report.html import elements
 from sim.report.html.common import policy_option, policy_text, scenario_file
 from sim.results.sweep import Sweep

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import HetsimError
-from sim.experiment.jobs import Case, outcome_of, run_share
-from sim.experiment.sweep_runs import Job, Setup
+from sim.experiment.progress import run_share
+from sim.experiment.work import Job, Setup, outcome_of
 from sim.results.wording import seconds
 
 SAMPLES = 3
@@ -22,7 +22,7 @@ START = 1.5
 class Estimate:
     """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried.
 
-    `at_least`: there may be more of them, as nobody knows how many a precision takes.
+    `at_least`: there may be more of them, as only the runs tell how many a precision takes.
     """
 
     runs: int
@@ -72,8 +72,8 @@ def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int, at_lea
 
 
 def _time(job: Job, setup: Setup) -> float:
-    case = Case("", setup.scenario.with_overrides(job.overrides), job.seed)
-    simulation = case.scenario.begin(job.seed, job.replication, check=setup.check)
+    scenario = setup.scenarios[job.scenario].with_overrides(job.overrides)
+    simulation = scenario.begin(job.seed, job.replication, check=setup.check)
     began = time.perf_counter()
     while simulation.advance():
         for decision in simulation.scheduler.schedule(simulation.view):
@@ -81,5 +81,5 @@ def _time(job: Job, setup: Setup) -> float:
         if (passed := time.perf_counter() - began) > LONGEST:
             return passed / max(run_share(simulation), 1e-6)
     began = time.perf_counter()  # short enough to be made in full, tables and metrics too
-    outcome_of(case, job.replication, setup.check, list(setup.metrics), False)
+    outcome_of(setup, scenario, job)
     return time.perf_counter() - began

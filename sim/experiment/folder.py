@@ -1,13 +1,15 @@
 """The directory of a sweep: what it is, its finished runs, and in the end its tables.
 
-    sweep.json              what is swept: keys, points, policies, replications, versions, a hash a row
+    sweep.json              what is swept: keys, points, policies, replications, versions, a digest a row
     scenario.yaml           the scenario behind all points
-    runs/ab/abcdef….json    a finished run each (`sim.experiment.cache`), unless another cache was named
+    runs/ab/abcdef….json    a finished run each (`sim.experiment.store`), unless another cache was named
     table.parquet           the tables, once all runs are there
     replications.parquet
+    tables.json             digests of the other files: written last
 
-Each file appears whole or not at all, so that a sweep that was killed at any moment goes on where it was.  Nothing in
-it tells when or where it was made: the same sweep gives the same bytes, however often it was interrupted.
+Each file appears whole or not at all, so that a sweep that was killed at any moment goes on where it was, and one that
+was changed since is made again.  Nothing in it tells when or where it was made: the same sweep gives the same bytes,
+however often it was interrupted.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import UsageError
-from sim.model.files import TEMPORARY, write_whole
+from sim.errors import DamagedFile, UsageError
+from sim.model.files import TEMPORARY, is_left, write_whole
 from sim.model.units import shown
-from sim.results.sweep import EACH, MARK, TABLE
+from sim.results.sealed import digests, sealed, unsealed
+from sim.results.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 
 if TYPE_CHECKING:
     from sim.results.sweep import Sweep
@@ -41,7 +44,7 @@ _PARTS = {
 
 
 class Directory:
-    """Where a sweep keeps itself.  Made by `claim`; nobody else can claim it meanwhile."""
+    """The directory of a sweep, held by this process.  Made by `claim`."""
 
     def __init__(self, folder: Path, handle: int | None):
         self.folder, self._handle = folder, handle
@@ -52,9 +55,11 @@ class Directory:
 
     def finish(self, sweep: Sweep) -> None:
         """Write the tables."""
-        # The table last: it says that all is there.
-        write_whole(self.folder / EACH, lambda path: sweep.by_replication.to_parquet(path, index=False))
-        write_whole(self.folder / TABLE, lambda path: sweep.table.to_parquet(path, index=False))
+        write_whole(self.folder / EACH, lambda path: sweep.by_replication.to_parquet(path, index=False), durable=True)
+        write_whole(self.folder / TABLE, lambda path: sweep.table.to_parquet(path, index=False), durable=True)
+        # The digests last: they say that all is there.
+        found = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
+        write_whole(self.folder / TABLES, lambda path: path.write_text(found, encoding="utf-8"), durable=True)
 
     def release(self) -> None:
         if self._handle is not None:
@@ -83,7 +88,15 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
         return "new"
     if fresh:
         return "replaced"
-    found = _read(folder)
+    try:
+        found = unsealed(folder / MARK)
+    except (OSError, DamagedFile) as error:
+        if resume:
+            return "extended"
+        why = error if isinstance(error, DamagedFile) else f"{folder / MARK} cannot be read: {error.strerror}"
+        raise UsageError(
+            f"{why}; with --resume it is written anew, and the runs that are whole stay; or --fresh to begin anew"
+        ) from None
     other = [text for part, text in _PARTS.items() if found.get(part) != about[part]]
     if not other and found.get("rows") != about["rows"]:
         other = ["the contents of files that it names, or the code of a policy"]
@@ -104,41 +117,46 @@ def _listed(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-    except (OSError, ValueError):
-        pass
-    raise UsageError(f"{folder / MARK} cannot be read; give another directory, or --fresh to begin anew in this one")
+def claim(
+    target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool, shared: bool = False
+) -> Directory:
+    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be.
 
-
-def claim(target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool) -> Directory:
-    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be."""
+    shared: others may be at work on the same sweep there.  What they write has the same names and contents.
+    """
     state = check_folder(target, about, resume=resume, fresh=fresh)
     folder = Path(target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        directory = Directory(folder, _lock(folder))
+        directory = Directory(folder, None if shared else _lock(folder))
         try:
             for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"{RUNS}/*/{TEMPORARY}*")):
-                left.unlink(missing_ok=True)  # of one that was killed
+                if is_left(left):
+                    left.unlink(missing_ok=True)
             if state in ("replaced", "extended"):
-                for name in (TABLE, EACH):
+                for name in (TABLES, TABLE, EACH):
                     (folder / name).unlink(missing_ok=True)
             if state == "replaced" and directory.runs.is_dir():
                 shutil.rmtree(directory.runs)
-            if state != "same":
-                text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-                write_whole(folder / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
-                write_whole(folder / MARK, lambda path: path.write_text(text, encoding="utf-8"))
+            text = sealed(about, 1)
+            for name, wanted in ((MARK, text), (SCENARIO, scenario)):  # the mark first: it says what the folder is
+                _ensure(folder / name, wanted)
         except BaseException:
             directory.release()
             raise
     except OSError as error:
         raise UsageError(f"{shown(str(target))} cannot be written: {error.strerror or error}") from None
     return directory
+
+
+def _ensure(path: Path, text: str) -> None:
+    """Write a text, unless it is there."""
+    try:
+        if path.read_bytes() == text.encode():
+            return
+    except OSError:
+        pass
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
 
 
 def _lock(folder: Path) -> int | None:

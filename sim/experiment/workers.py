@@ -1,7 +1,7 @@
 """Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
 
-Everything is written against `concurrent.futures.Executor`.  A `Crew` is one, with what an executor does not say: how
-many jobs keep it busy, what to do when a worker has died, and how to let go of it.
+Everything is written against `concurrent.futures.Executor`.  A `Pool` is one, with what an executor does not say: how
+many jobs keep it busy, what to do when a worker has died, and how to close it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from typing import Any
 
 from sim import registry
 from sim.errors import RunError, UsageError
+from sim.experiment.identity import differences, fingerprint
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
 PATIENCE = 60.0
 """Seconds until a worker of a cluster must have answered."""
+
+STARTS = 4
+"""Pools that are started in a row of which no worker comes to do anything."""
 
 ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
@@ -38,7 +42,7 @@ def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any
 
 
 def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
-    """Let go of a pool; `at_once` does not wait for the runs under way."""
+    """End the processes of a pool; `at_once` does not wait for the runs under way."""
     if at_once:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.terminate()
@@ -46,7 +50,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """In a worker process: an interrupt is for the process that started us, and without that one we are not wanted."""
+    """In a worker process: leave interrupts to the process that started it, and end with that process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
@@ -54,7 +58,7 @@ def as_worker() -> None:
 
 
 def _end_with(sentinel: Any) -> None:
-    """End this process at once when that one, of which we hold the sentinel, has ended, however it did."""
+    """End this process as soon as the one with this sentinel has ended."""
     wait([sentinel])
     os._exit(1)
 
@@ -100,14 +104,14 @@ def start_error(error: RuntimeError) -> Exception:
     return error
 
 
-class Crew:
-    """An executor that somebody else made, and keeps."""
+class Pool:
+    """An executor that was given, and stays open."""
 
     elsewhere = True
     """Its workers may have other code or libraries than this process."""
 
     unwanted = False
-    """Runs are under way that nobody waits for."""
+    """Runs are under way that are not needed any more."""
 
     def __init__(self, executor: Executor, workers: int):
         self.executor, self.workers = executor, workers
@@ -115,7 +119,7 @@ class Crew:
     @property
     def room(self) -> int:
         """Jobs under way that leave no worker without its next."""
-        return self.workers + 2
+        return 2 * self.workers + 2
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         return self.executor.submit(function, *arguments)
@@ -128,7 +132,7 @@ class Crew:
         """All is done, or (`at_once`) nothing more is wanted."""
 
 
-class Processes(Crew):
+class Processes(Pool):
     """Worker processes of this machine; when one dies, all are started anew."""
 
     elsewhere = False
@@ -136,6 +140,7 @@ class Processes(Crew):
     def __init__(self, workers: int):
         super().__init__(process_pool(workers, as_worker), workers)
         self._greeting: Future | None = None
+        self._failed = 0
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         try:
@@ -150,10 +155,23 @@ class Processes(Crew):
 
     def renew(self) -> None:
         greeting, self._greeting = self._greeting, None
-        if greeting is None or not greeting.done() or greeting.exception() is not None:
+        self._failed += 1
+        if greeting is not None and greeting.done() and greeting.exception() is None:
+            self._failed = 0  # a worker did something before one died
+        elif any(process.exitcode == 1 for process in self._processes):  # it could not import what started it
             raise RunError(f"no worker process could be started. {GUARD}")
+        elif self._failed == STARTS:
+            raise RunError(
+                f"worker processes died while they were starting, {STARTS} times in a row (out of memory? killed by "
+                "the system?): try fewer workers"
+            )
         close_pool(self._pool, at_once=True)
         self.executor = process_pool(self.workers, as_worker)
+
+    @property
+    def _processes(self) -> list[Any]:
+        """Those of the pool, ended ones too."""
+        return list((getattr(self._pool, "_processes", None) or {}).values())
 
     @property
     def _pool(self) -> ProcessPoolExecutor:
@@ -168,7 +186,7 @@ def _nothing() -> None:
     """The first job: a worker that cannot even do this will never do another."""
 
 
-class DaskCluster(Crew):
+class DaskCluster(Pool):
     """The workers of a Dask cluster; those that die are its own affair: it gives their jobs to others."""
 
     def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
@@ -217,6 +235,44 @@ class DaskCluster(Crew):
             self.client.close(timeout=2)
 
 
+class Workers:
+    """Where the runs of a study are made.  A pool is opened when there is something for it, and closed at the end."""
+
+    def __init__(self, workers: int = 1, dask: str | None = None, executor: Executor | None = None):
+        """UsageError for what does not go together."""
+        if workers < 1:
+            raise UsageError(f"workers must be at least 1, not {workers}")
+        if dask is not None and (executor is not None or workers > 1):
+            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+        self.workers, self.dask, self.executor = workers, dask, executor
+        self.pool: Pool | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Is even a single run made by a worker?"""
+        return self.dask is not None or self.executor is not None
+
+    def open(self, runs: int) -> bool:
+        """Open the pool for so many runs; False: they are made in this process."""
+        if self.pool is None and runs:
+            if self.executor is not None:
+                self.pool = Pool(self.executor, self.workers if self.workers > 1 else cores())
+            elif self.dask is not None:
+                self.pool = DaskCluster(self.dask, fingerprint, fingerprint())
+            elif self.workers > 1 and runs > 1:
+                self.pool = Processes(self.workers)
+        return self.pool is not None and runs > 0
+
+    def close(self, *, at_once: bool) -> None:
+        if self.pool is not None:
+            self.pool.close(at_once=at_once or self.pool.unwanted)
+
+
+def cores() -> int:
+    """Of this machine, as far as this process may use them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _client(address: str) -> Any:
     try:
         from distributed import Client
@@ -234,13 +290,3 @@ def _client(address: str) -> Any:
         ) from None
     except ValueError as error:
         raise UsageError(f'"{address}" is not the address of a Dask scheduler: {error}') from None
-
-
-def differences(expected: dict[str, str], found: dict[str, str]) -> str:
-    """`numpy 2.1.0 there, 2.2.0 here; ...`, so that the same scenario would not give the same figures."""
-    texts = []
-    for name in {**expected, **found}:
-        here, there = expected.get(name, "none"), found.get(name, "none")
-        if here != there:
-            texts.append(f"other {name}" if name == "code" else f"{name} {there} there, {here} here")
-    return "; ".join(texts)

@@ -1,0 +1,387 @@
+"""The cheapest of many sizes, under several policies, that meets all targets.
+
+Every combination of the values and policies is a candidate, and nothing is supposed of how they compare: more may be
+worse.  A candidate meets the targets only where that is shown, each by a one-sided t interval; all tests together err
+with at most the stated probability (Bonferroni, over candidates, targets and two looks at each).
+
+Where the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
+order, and the first that meets the targets is the answer: all that are cheaper are shown to miss them, or left open.
+Where it is a metric, all are tried, and among those that meet the targets the best is found by ranking and selection
+(Kim and Nelson, `sim.results.selection`); tests and selection then have half of the allowed error each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import ScenarioError, UsageError
+from sim.experiment.points import check_all, rows
+from sim.experiment.policies import PolicyLike
+from sim.experiment.progress import Progress
+from sim.experiment.run import Where
+from sim.experiment.size import NO_SIZES
+from sim.experiment.study import Case, Replicates
+from sim.experiment.targets import MET, OPEN, UNDEFINED, Judge, Target, Trial
+from sim.experiment.work import Setup
+from sim.results.estimands import weight_of
+from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
+from sim.results.selection import MOST, Race
+from sim.results.wording import metric_name, several, units_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sim.scenario.scenario import Scenario
+
+PRICE, TOTAL = "price", "total"
+"""Objectives that are known before anything runs."""
+MOST_CANDIDATES = 10_000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A combination of values under a policy, and what its replications say; `objective` NaN where it is not known."""
+
+    number: int
+    values: Mapping[str, Any]
+    policy: str
+    objective: float
+    trial: Trial
+
+    @property
+    def label(self) -> str:
+        parts = [f"{key}={value}" for key, value in self.values.items()]
+        return ", ".join([*parts, *([self.policy] if self.policy else [])])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which candidate to take.  Attributes:
+
+    best        the candidate, or None where none is shown to meet all targets
+    candidates  those that were tried, in the order of the combinations; the others are dearer than the best
+    count       of all combinations
+    objective   what is minimized; `known`: beforehand
+    confidence  that all verdicts met and missed are right, and the best is the best (of a metric: or within `delta`)
+    tied        others that could not be told from the best
+    """
+
+    scenario: str
+    keys: list[str]
+    targets: list[Target]
+    objective: str
+    confidence: float
+    delta: float
+    best: Candidate | None
+    candidates: list[Candidate]
+    count: int
+    policies: list[str] = field(default_factory=list)
+    tied: list[Candidate] = field(default_factory=list)
+
+    @property
+    def met(self) -> bool:
+        return self.best is not None
+
+    @property
+    def known(self) -> bool:
+        return self.objective in (PRICE, TOTAL)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a candidate: its values, policy, objective, replications, verdict, reason; METRIC, METRIC_half_width
+        (one-sided) and METRIC_verdict of each target."""
+        import pandas as pd
+
+        found = []
+        for one in self.candidates:
+            row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
+            row |= {"replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason}
+            for name, finding in zip(self._names, one.trial.findings, strict=True):
+                row |= {name: finding.mean, f"{name}_half_width": finding.half, f"{name}_verdict": finding.verdict}
+            found.append(row)
+        return pd.DataFrame(found)
+
+    @property
+    def _names(self) -> list[str]:
+        """Of the targets' columns; a metric that has two targets is numbered."""
+        metrics = [target.metric for target in self.targets]
+        return [
+            name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)
+        ]  # fmt: skip
+
+    @property
+    def front(self) -> list[Candidate]:
+        """Candidates of which no other is as cheap and as good by the first target."""
+        sign = 1.0 if self.targets[0].below else -1.0
+        found: list[Candidate] = []
+        for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
+            mean = one.trial.findings[0].mean
+            if math.isnan(mean) or math.isnan(one.objective):
+                continue
+            if not found or sign * mean < sign * found[-1].trial.findings[0].mean:
+                found.append(one)
+        return found
+
+    @property
+    def sentences(self) -> list[str]:
+        level = f"{100 * self.confidence:g} %"
+        texts = " and ".join(target.text for target in self.targets)
+        tried = len(self.candidates)
+        of = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
+        if self.best is None:
+            return [f"No combination is shown to meet {texts} ({of}).", *self._open()]
+        said = [
+            f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {self._said(self.best)} "
+            f"({level} confidence in all verdicts; {of})."
+        ]
+        if self.tied:
+            said.append(f"Not told from it after {MOST:,} replications: {'; '.join(one.label for one in self.tied)}.")
+        elif not self.known:
+            said.append(f"It is the best of those that meet the targets, or within {100 * self.delta:g} % of the best.")
+        return [*said, *self._open()]
+
+    def _open(self) -> list[str]:
+        """Candidates that might have been taken, had more been known."""
+        limit = math.inf if self.best is None else self.best.objective
+        left = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
+        if not left:
+            return []
+        few = "; ".join(one.label for one in left[:3]) + ("; …" if len(left) > 3 else "")
+        return [f"Neither shown to meet nor to miss a target: {few}. More replications would tell."]
+
+    def _objective(self, one: Candidate) -> str:
+        if self.objective == PRICE:
+            return f"price ({one.objective:.6g}/h)"
+        if self.objective == TOTAL:
+            return f"total ({one.objective:g})"
+        return f"{metric_name(self.objective)} ({several([one.objective], units_of(self.objective))[0]})"
+
+    def _said(self, one: Candidate) -> str:
+        texts = [
+            f"{metric_name(target.metric)} {several([found.mean], units_of(target.metric), [found.half])[0]}"
+            for target, found in zip(self.targets, one.trial.findings, strict=True)
+        ]
+        return f"{', '.join(texts)}, n = {one.trial.replications}"
+
+    def shown(self) -> list[list[str]]:
+        """Title and rows of cells for people."""
+        several_policies = len(set(self.policies)) > 1
+        facts = ["policy"] if several_policies else []
+        titles = [*self.keys, *facts, *(metric_name(t.metric) for t in self.targets)]
+        titles += ["replications", self.objective, ""]
+        found = [titles]
+        for one in self.candidates:
+            cells = [str(one.values[key]) for key in self.keys] + ([one.policy] if several_policies else [])
+            for target, finding in zip(self.targets, one.trial.findings, strict=True):
+                cells += several([finding.mean], units_of(target.metric), [finding.half])
+            known = "" if math.isnan(one.objective) else f"{one.objective:.6g}"
+            mark = " ◂" if self.best is not None and one.number == self.best.number else ""
+            verdict = one.trial.verdict + (f" ({one.trial.reason})" if one.trial.reason else "") + mark
+            found.append([*cells, str(one.trial.replications), known, verdict])
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        from sim.results.result import json_number
+
+        def candidate(one: Candidate) -> dict[str, Any]:
+            return {
+                "values": dict(one.values), "policy": one.policy, "objective": json_number(one.objective),
+                "replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason,
+                "targets": [
+                    {"mean": json_number(f.mean), "half_width": json_number(f.half), "verdict": f.verdict}
+                    for f in one.trial.findings
+                ],
+            }  # fmt: skip
+
+        return {
+            "scenario": self.scenario, "keys": self.keys, "targets": [target.text for target in self.targets],
+            "minimize": self.objective, "confidence": self.confidence, "met": self.met, "combinations": self.count,
+            "best": None if self.best is None else candidate(self.best), "tied": [candidate(one) for one in self.tied],
+            "candidates": [candidate(one) for one in self.candidates], "sentences": self.sentences,
+        }  # fmt: skip
+
+    def plot(self) -> Figure:
+        """The objective against the first target's metric, with what is out of bounds and the front."""
+        from sim.plots.decision import decision
+
+        return decision(self)
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Decision {self.scenario}>", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
+        return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
+
+
+def decide(
+    scenario: Scenario, targets: Sequence[Target], over: Mapping[str, Any], minimize: str | None, confidence: float,
+    delta: float, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, seed: int | None, first: int,
+    where: Where, tell: Callable[[Any], None] | None, progress: Progress | bool | None,
+) -> Decision:  # fmt: skip
+    """See `sim.experiment.size.size`."""
+    if not 0 < delta < 1:
+        raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
+    base = scenario.moved()
+    values = {key: _numbers(key, given) for key, given in over.items()}
+    if math.prod(map(len, values.values())) > MOST_CANDIDATES:
+        raise UsageError(f"there are more than the {MOST_CANDIDATES:,} combinations that one search takes")
+    points = [dict(zip(values, one, strict=True)) for one in product(*values.values())]
+    _, given = rows(base, points=points, policies=policies)
+    cases, labels, prices = [], [], []
+    for row in given:
+        cases.append(Case(base, row.overrides, seed))
+        try:
+            one = base.with_overrides(row.overrides)
+        except ScenarioError:
+            check_all(base, [row], lambda *_: None)  # which says what is wrong with the point
+            raise
+        labels.append(row.policy or one.policies.label)
+        prices.append(_price(one))
+    objective = minimize or (PRICE if any(prices) else TOTAL)
+    if objective == PRICE and not any(prices):
+        raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
+    known: list[float] = {PRICE: prices, TOTAL: [float(sum(row.values.values())) for row in given]}.get(objective, [])
+    if not known:
+        metric(objective)
+        if objective in NO_DIRECTION:
+            raise UsageError(f"neither more nor less {metric_name(objective)} is better: minimize another metric")
+    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
+    allowed = (1 - confidence) / (1 if known else 2)
+    with where.study(Setup((base,), tuple(metrics)), progress, first * len(cases)) as study:
+        where.stop(study, [Replicates(case, first) for case in cases if not case.auto_warmup])
+        judge = Judge(study, targets, first, allowed / (2 * len(targets) * len(cases)))
+        about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
+        search = _Search(judge, cases, about, known, tell)
+        best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
+    tried = [search.tried[number] for number in sorted(search.tried)]
+    if all(one.trial.reason for one in tried):
+        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
+    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
+        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
+    return Decision(
+        base.name, list(values), list(targets), objective, confidence, delta,
+        None if best is None else search.tried[best], tried, len(cases), labels,
+        [search.tried[number] for number in search.tied],
+    )  # fmt: skip
+
+
+def _numbers(key: str, given: Any) -> list[int]:
+    """The whole numbers of a key: a list, or a range such as 1..8."""
+    from sim.scenario.sweep_schema import Range, is_range, read_range
+
+    if key in NO_SIZES:
+        raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
+    if given is None:
+        raise UsageError(f"{key}: give the numbers to try: {key}=1..8, or {key}=2,4,8")
+    if not isinstance(given, Range) and is_range(given):
+        try:
+            given = read_range(given)
+        except ValueError as error:
+            raise UsageError(f"{key}: {error}") from None
+    if isinstance(given, Range):
+        given = given.grid() if given.steps is not None else range(math.ceil(given.low), math.floor(given.high) + 1)
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not found or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
+        raise UsageError(f"{key}: expected whole numbers, such as 1..8 or 2,4,8")
+    return list(dict.fromkeys(found))
+
+
+def _price(scenario: Scenario) -> float:
+    """Of the whole cluster, for an hour; 0 of one without prices."""
+    from sim.scenario.build_cluster import build_cluster
+
+    if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
+        return 0.0
+    cluster = build_cluster(scenario.model.cluster, scenario.document)
+    paid = zip(cluster.prices, cluster.powered_units, strict=True)
+    return 3600.0 * sum(price.up * count for price, count in paid)
+
+
+class _Search:
+    """The candidates that were tried, by number."""
+
+    def __init__(
+        self, judge: Judge, cases: Sequence[Case], about: Sequence[tuple[Mapping[str, Any], str]],
+        known: Sequence[float], tell: Callable[[Any], None] | None,
+    ):  # fmt: skip
+        self.judge, self.cases, self.about, self.known, self.say = judge, cases, about, known, tell
+        self.tried: dict[int, Candidate] = {}
+        self.series: dict[int, Replicates] = {}
+        self.tied: list[int] = []
+
+    def cheapest(self) -> int | None:
+        """The first that meets all targets, in the order of the objective; of equals the first."""
+        for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
+            if self._try(number).trial.verdict == MET:
+                return number
+        return None
+
+    def best(self, objective: str, probability: float, delta: float) -> int | None:
+        """That with the best mean of a metric among those that meet all targets."""
+        left = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
+        values = {number: self._values(number, objective) for number in left}
+        for number in self.tried:
+            if number in self.series:
+                mean = float(np.mean([value for value, _ in self._values(number, objective)]))
+                self._put(number, self.tried[number].trial, mean)
+        sound = [number for number in left if all(math.isfinite(value) for value, _ in values[number])]
+        if not sound:
+            return None
+        sign = -1.0 if objective in HIGHER_IS_BETTER else 1.0
+        by_mean = sorted(sound, key=lambda number: sign * self.tried[number].objective)
+        if len(sound) == 1 or all(len(set(values[number])) == 1 for number in sound):
+            return by_mean[0]  # nothing random to decide by
+        return self._race(sound, objective, probability, delta)
+
+    def _race(self, sound: list[int], objective: str, probability: float, delta: float) -> int:
+        """Ranking and selection: further replications of those that may be the best."""
+        race = Race([str(number) for number in sound], objective, probability, delta)
+        count = 0
+        while count < MOST:
+            wanted = max(self.judge.first, 3) if not count else count + 1
+            for label in race.left:
+                series = self.series[int(label)]
+                if len(series.taken) < wanted:
+                    self.judge.further(series, wanted)
+                for value, customers in self._values(int(label), objective)[count:wanted]:
+                    race.add(label, value, customers)
+            if not count:
+                race.start()
+            count = wanted
+            race.screen()
+            if race.over:
+                break
+        first, *others = (int(label) for label in race.left)
+        self.tied = others
+        return first
+
+    def _values(self, number: int, objective: str) -> list[tuple[float, float]]:
+        taken = [outcome.values or {} for outcome in self.series[number].taken] if number in self.series else []
+        weight = weight_of(objective) or ""
+        return [(values.get(objective, math.nan), values.get(weight, 1.0)) for values in taken]
+
+    def _try(self, number: int) -> Candidate:
+        values, policy = self.about[number]
+        where = ", ".join([*(f"{key} = {value}" for key, value in values.items()), policy])
+        trial, series = self.judge.try_(self.cases[number], where)
+        if series is not None:
+            self.series[number] = series
+        self._put(number, trial, self.known[number] if self.known else math.nan)
+        if self.say is not None:
+            self.say(self.tried[number])
+        return self.tried[number]
+
+    def _put(self, number: int, trial: Trial, objective: float) -> None:
+        values, policy = self.about[number]
+        self.tried[number] = Candidate(number, values, policy, objective, trial)

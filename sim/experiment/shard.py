@@ -1,0 +1,95 @@
+"""A part of a study's runs, for one of several machines that share a folder: `--shard 2/8`.
+
+Which runs are in which part follows from their place in the study alone, so that shards need neither a server nor each
+other.  Only runs that are needed whatever the others give can be in a part: all of a fixed number of replications, the
+first of a precision, the first stage of a search.  The same command without a shard makes what is left, and the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from sim.errors import UsageError
+from sim.experiment.study import Replicates, Study
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The `index`-th of `count` parts, from 1."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `2/8`; UsageError if that is no part."""
+        match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not 1 <= index <= count:
+            raise UsageError(f'a shard is written INDEX/COUNT, such as 2/8, the first being 1/8, not "{text}"')
+        return cls(index, count)
+
+    def of(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Every count-th."""
+        return islice(items, self.index - 1, None, self.count)
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """What a shard did: runs that it `made`, and that were `there` already."""
+
+    shard: Shard
+    made: int
+    there: int
+    failed: int
+
+    @property
+    def sentence(self) -> str:
+        runs = f"{self.made:,} run{'s' if self.made != 1 else ''} made"
+        failed = f" ({self.failed:,} failed)" if self.failed else ""
+        return (
+            f"shard {self.shard.index}/{self.shard.count}: {runs}{failed}, {self.there:,} were there; the same command "
+            "without --shard makes what is left, and the tables"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "shard": f"{self.shard.index}/{self.shard.count}", "made": self.made, "there": self.there,
+            "failed": self.failed,
+        }  # fmt: skip
+
+
+class ShardOver(Exception):  # noqa: N818
+    """A study stops here, for it was asked for a part only."""
+
+    def __init__(self, report: ShardReport):
+        super().__init__(report.sentence)
+        self.report = report
+
+
+def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
+    """Make the shard's part of the replications that these cases need for certain.
+
+    The first runs of cases that are kept whole are left to the call that keeps them.
+    """
+    single = (
+        Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
+        for one in series for number in range(one.whole, one.goal)
+    )  # fmt: skip
+    mine = list(shard.of(single))
+    return make_all(study, mine, shard)
+
+
+def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:
+    """Make these cases, all of which are in the shard."""
+    before = study.found
+    study.make(series)
+    there = study.found - before
+    outcomes = [outcome for one in series for outcome in one.taken]
+    return ShardReport(shard, len(outcomes) - there, there, sum(outcome.values is None for outcome in outcomes))

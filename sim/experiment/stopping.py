@@ -1,0 +1,244 @@
+"""When a case has enough replications, and where its warm-up ends: what both are decided by, in every front door."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import ScenarioError, UsageError
+from sim.experiment.study import Case, Replicates, Study
+from sim.experiment.work import Outcome
+from sim.results.warmup import LEAST, PILOT, Cut, WarmupSeries
+from sim.scenario.schema import LEAST_FOR_PRECISION
+
+if TYPE_CHECKING:
+    from sim.results.replications import Replications
+    from sim.scenario.scenario import Scenario
+
+TOO_FEW = (
+    "warmup: auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
+    "--replications 10), or give the warm-up as a time (warmup: 1 h, or --set warmup='1 h')"
+)
+
+# How many ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many replications: `most`, or fewer once the interval of `metric` is within ± `precision` of its mean."""
+
+    most: int
+    precision: float | None = None
+    metric: str = ""
+    confidence: float = 0.95
+
+    def enough(self, runs: Replications) -> bool:
+        """Is the precision reached?  Never by an interval that is not defined."""
+        if self.precision is None or len(runs) < LEAST_FOR_PRECISION:
+            return False
+        return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
+
+    def remark(self, runs: Replications) -> tuple[str, bool]:
+        """What to say of the precision asked for, and whether it is a warning."""
+        assert self.precision is not None
+        wanted = f"± {100 * self.precision:g} %"
+        level = f"{100 * self.confidence:g} % interval of {self.metric}"
+        found = runs.relative_half_width(self.metric, self.confidence)
+        if runs.identical:
+            return f"no precision of {self.metric} after {len(runs)} replications: nothing is random here", True
+        if found <= self.precision:
+            said = f"precision: {level} is ± {100 * found:.2g} % after {len(runs)} replications ({wanted} asked for)"
+            return said, False
+        if not math.isfinite(found):
+            said = f"precision not reached after {len(runs)} replications ({wanted} asked for)"
+            return f"{said}: the {level} is not defined", True
+        needed = math.ceil(len(runs) * (found / self.precision) ** 2)
+        return (
+            f"precision not reached: {level} is ± {100 * found:.2g} % after {len(runs)} replications, the most allowed "
+            f"({wanted} asked for); about {needed:,} would do, or longer runs"
+        ), True
+
+    @property
+    def first(self) -> int:
+        """Replications that are made in any case."""
+        return self.most if self.precision is None else min(LEAST_FOR_PRECISION, self.most)
+
+    def rule(self, study: Study) -> Callable[[Replicates], None] | None:
+        """Asks the study for more replications of a case as long as those that count are not enough.
+
+        How many more there may be follows from the spread seen so far; after one that failed there are no more.
+        """
+        precision = self.precision
+        if precision is None:
+            return None
+
+        def look(series: Replicates) -> None:
+            count = len(series.taken)
+            assert series.runs is not None
+            if count < series.goal or count == self.most or series.failed or self.enough(series.runs):
+                return
+            found = series.runs.relative_half_width(self.metric, self.confidence)
+            wanted = count * (found / precision) ** 2
+            study.more(series, count + 1, min(math.ceil(wanted), 2 * count, self.most) if math.isfinite(wanted) else 0)
+
+        return look
+
+
+def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
+    """How many replications a scenario asks for, or `replications` in its place; UsageError if that is no number."""
+    from sim.scenario.schema import MOST_REPLICATIONS, Precision
+
+    wanted: Any = scenario.model.replications if replications is None else replications
+    if isinstance(wanted, Mapping):
+        from pydantic import ValidationError
+
+        try:
+            wanted = Precision.model_validate(dict(wanted))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"replications: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if isinstance(wanted, Precision):
+        from sim.results.metrics import metric
+
+        metric(wanted.metric)  # an unknown name is said before the first run, not after
+        return Amount(wanted.max, wanted.precision, wanted.metric, wanted.confidence)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MOST_REPLICATIONS:
+        raise UsageError(f"replications must be a whole number from 1 to {MOST_REPLICATIONS:,}, not {wanted!r}")
+    return Amount(wanted)
+
+
+def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
+    """The same; ScenarioError where the scenario's own number is too small for its own `warmup: auto`."""
+    amount = amount_of(scenario, replications)
+    if replications is None and scenario.model.warmup == "auto" and amount.most < LEAST:
+        raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
+    return amount
+
+
+# Where the warm-up ends -------------------------------------------------------------------------------------------
+
+
+def pilot_size(most: int) -> int:
+    """Replications of a pilot where a case has `most`; UsageError if these are too few."""
+    if most < LEAST:
+        raise UsageError(TOO_FEW.format(LEAST))
+    return min(PILOT, most)
+
+
+class Pilot(Replicates):
+    """The first replications of a case with `warmup: auto`, of which only the cut is kept: `cut`, or the `error`."""
+
+    def __init__(self, case: Case, size: int, *, strict: bool = False):
+        super().__init__(case, size, pilot=True, strict=strict)
+        self.size = size
+        self.cut: Cut | None = None
+        self.error: Outcome | None = None
+        self._mean = WarmupSeries()
+
+    def key(self, study: Study) -> str:
+        """The digest under which the store has the cut."""
+        return study.identity.run(f"{study.digest(self.case)} warmup", self.case.own_seed, self.size)
+
+    def look(self) -> None:
+        """Take in the replication that counts now."""
+        outcome = self.taken[-1]
+        if outcome.series is None:
+            number = len(self.taken) - 1
+            error = f"replication {number}, in the pilot that finds the warm-up: {outcome.error}"
+            self.error = Outcome(None, error=error, lasting=outcome.lasting, refused=outcome.refused)
+            self.goal = len(self.taken)
+            return
+        self.taken[-1] = Outcome({})
+        self._mean.add(*outcome.series)
+        if self.done:
+            try:
+                self.cut = self._mean.cut
+            except UsageError as error:
+                if self.strict:
+                    raise
+                self.error = Outcome(None, error=str(error))
+
+    def restore(self, kept: Outcome) -> None:
+        """Take what the store has of it."""
+        if kept.values is None:
+            self.error = kept
+        else:
+            found = kept.values
+            self.cut = Cut(found["time"], int(found["tasks"]), int(found["of"]), int(found["runs"]))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the store keeps of it."""
+        if self.cut is None:
+            assert self.error is not None
+            return self.error
+        return Outcome({"time": self.cut.time, "tasks": self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
+
+
+def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
+    """The pilots that have to be made; what the store has of the others is taken."""
+    found = []
+    for pilot in pilots:
+        kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
+        if kept is None:
+            found.append(pilot)
+        else:
+            pilot.restore(kept)
+            study.meter.expect(-pilot.size)
+    return found
+
+
+def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
+    """Make the pilots, and keep what they found."""
+    def look(pilot: Any) -> None:
+        pilot.look()
+        if pilot.done and study.store.folder is not None and pilot.outcome.lasting:
+            study.store.put(pilot.key(study), pilot.outcome)
+
+    todo = missing(study, pilots)
+    for pilot in todo:
+        pilot.rule = look
+    study.make(todo)
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """What pilots found that belong together: the cut that they share, or why one of them has none."""
+
+    cut: Cut | None
+    lasting: Outcome | None = None
+
+    def error_of(self, pilot: Pilot) -> str:
+        """Why a case has no replications; the empty text if it has."""
+        if pilot.error is not None:
+            return pilot.error.error
+        return "" if self.lasting is None else f"the point has no warm-up yet: {self.lasting.error}"
+
+
+def shared(pilots: Sequence[Pilot]) -> Warmup:
+    """The longest cut: cases that are compared are measured over the same tasks.
+
+    A case whose pilot fails for good has no part in it; of one that would be tried again nothing is known yet.
+    """
+    cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
+    again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]
+    return Warmup(max(cuts, key=lambda cut: cut.time, default=None), again[0] if again else None)
+
+
+def cut_warmup(
+    study: Study, cases: Sequence[Case], most: Sequence[int]
+) -> tuple[list[float | None], list[str], list[str]]:
+    """The warm-up of each case where `warmup: auto` asks for one, shared by all of them; remarks, and warnings."""
+    auto = [number for number, case in enumerate(cases) if case.auto_warmup]
+    if not auto:
+        return [None] * len(cases), [], []
+    pilots = [Pilot(cases[number], pilot_size(most[number]), strict=True) for number in auto]
+    study.meter.expect(sum(pilot.size for pilot in pilots))
+    find_cuts(study, pilots)
+    longest = shared(pilots).cut
+    assert longest is not None
+    remark = longest.sentence + (", the longest of those compared" if len(auto) > 1 and longest.tasks else "")
+    found = [longest.time if number in auto else None for number in range(len(cases))]
+    return found, [remark], [longest.warning] if longest.near_half else []

@@ -1,0 +1,390 @@
+"""A study: cases (a scenario with its policy) × replications, each until a stopping rule has enough of them.
+
+Every front door is one: `run` of one case, `compare` and `sweep` of several, `tune` and `size` of cases chosen by what
+the ones before gave.  What comes out depends neither on the workers nor on the order in which runs end: a run depends
+on nothing but scenario, seed and replication; the replications of a case count in their order, and rules look only at
+those that count.  An outcome that the store has is not made again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import RunError, UsageError
+from sim.experiment.identity import Identity, differences, fingerprint
+from sim.experiment.progress import POLL, Meter
+from sim.experiment.store import Store
+from sim.experiment.work import Job, OtherInputs, Outcome, Setup, Shelf, outcome_of, outcome_or_error, simulate, work
+from sim.experiment.workers import Workers, packed
+
+if TYPE_CHECKING:
+    from sim.results.replications import Replications
+    from sim.results.result import Result
+    from sim.scenario.scenario import Scenario
+
+LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario with some values changed, among them perhaps its policy; `digest` is that of the result, if known."""
+
+    scenario: Scenario
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    digest: str = ""
+
+    @property
+    def own_seed(self) -> int:
+        return self.scenario.model.seed if self.seed is None else self.seed
+
+    @property
+    def auto_warmup(self) -> bool:
+        return self.scenario.model.warmup == "auto"
+
+
+class Replicates:
+    """The replications of one case.
+
+    taken       the outcomes that count, in order
+    goal        replications that are needed, whatever they give; a rule may ask the study for more
+    likely      replications that may turn out to be needed: idle workers make them ahead
+    runs        what a rule or the front door wants of them together, if it does
+    results     the runs that are kept whole: the first `whole`, which are made in this process
+    strict      a run that fails ends the study
+    begin       the number of the first replication
+    """
+
+    def __init__(
+        self, case: Case, goal: int, *, most: int | None = None, rule: Callable[[Replicates], None] | None = None,
+        warmup: float | None = None, pilot: bool = False, whole: int = 0, strict: bool = False,
+        runs: Replications | None = None, begin: int = 0,
+    ):  # fmt: skip
+        self.begin = begin
+        self.case, self.goal, self.likely, self.rule = case, goal, goal, rule
+        self.most = goal if most is None else most
+        self.warmup, self.pilot, self.whole, self.strict, self.runs = warmup, pilot, whole, strict, runs
+        self.taken: list[Outcome] = []
+        self.results: list[Result] = []
+        self.sent = 0
+        """Replications below are made, or under way."""
+        self._early: dict[int, tuple[Outcome, bool, bool]] = {}
+
+    @property
+    def done(self) -> bool:
+        return len(self.taken) >= self.goal
+
+    @property
+    def failed(self) -> bool:
+        return any(outcome.values is None for outcome in self.taken)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more."""
+        number = len(self.taken)
+        self.taken.append(outcome)
+        if self.runs is None or outcome.values is None:
+            return
+        first = self.results[number] if number < len(self.results) else None
+        self.runs.add_values(outcome.values, first)
+        if first is None and self.strict:
+            self.runs.warnings += [f"replication {number}: {warning}" for warning in outcome.warnings]
+        elif first is not None:
+            self.runs.results.append(first)
+
+
+Place = tuple[Replicates, int]
+"""A replication of a case, by its number."""
+
+
+class Study:
+    """Makes the replications of cases: here, by workers, or from the store.  A context: workers leave at its end."""
+
+    def __init__(
+        self, setup: Setup, workers: Workers, *, store: Store | None = None, meter: Meter | None = None,
+        identity: Identity | None = None,
+    ):  # fmt: skip
+        self.setup, self.workers = setup, workers
+        self.store = Store(None) if store is None else store
+        self.meter = Meter(None) if meter is None else meter
+        self.identity = Identity(setup.check) if identity is None else identity
+        self.found = 0
+        """Replications that the store had."""
+        self._shelf = Shelf()
+        self._shelf.identities[setup.check] = self.identity
+        self._source: Iterator[Replicates] = iter(())
+        self._ready: deque[Replicates] = deque()
+        self._open: dict[int, Replicates] = {}
+        self._local: deque[Place] = deque()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.workers.close(at_once=kind is not None)
+
+    # What is needed ---------------------------------------------------------------------------------------------
+
+    def make(self, wanted: Iterable[Replicates]) -> None:
+        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room.
+
+        UsageError if an input of a run is not what it was when the study began, here or where a worker is.
+        """
+        try:
+            self._make(wanted)
+        except OtherInputs as found:
+            raise UsageError(self._refusal(found)) from None
+
+    def _make(self, wanted: Iterable[Replicates]) -> None:
+        self._source = iter(wanted)
+        first: deque[Place] = deque()
+        if self.workers.remote or self.workers.workers > 1:  # which a single run need not start
+            while len(first) < 2 and (place := self._next()) is not None:
+                (self._local if place[1] < place[0].whole else first).append(place)
+        if self.workers.open(len(first)):
+            self._spread(first)
+            return
+        todo = deque([*self._local, *first])
+        self._local.clear()
+        while (here := todo.popleft() if todo else self._next()) is not None:
+            self._land(*here, self._here(*here))
+
+    def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
+        """For rules: this case needs `goal` replications, and perhaps `likely`."""
+        if goal > series.most:
+            self.meter.expect(goal - series.most)
+            series.most = goal
+        series.goal, series.likely = goal, max(goal, likely)
+        if not series.done:
+            self._open[id(series)] = series
+            self._ready.appendleft(series)
+
+    def outstanding(self, wanted: Iterable[Replicates]) -> list[Place]:
+        """The replications that are needed and not in the store; those that are count."""
+        self._source = iter(wanted)
+        return list(iter(self._next, None))
+
+    def _next(self) -> Place | None:
+        """A replication that has to be made; None if there is none at present."""
+        while True:
+            while self._ready:
+                series = self._ready[0]
+                if series.done or series.sent >= series.goal:
+                    self._ready.popleft()
+                elif (job := self._hand_out(series)) is not None:
+                    return job
+            new = next(self._source, None)
+            if new is None:
+                return None
+            if not new.done:
+                self._open[id(new)] = new
+                self._ready.append(new)
+
+    def _ahead(self) -> Place | None:
+        """One that may turn out to be needed."""
+        going = [series for series in self._open.values() if series.sent < series.likely]
+        while going:
+            series = min(going, key=lambda one: one.sent - len(one.taken))
+            if (job := self._hand_out(series)) is not None:
+                return job
+            going = [series for series in going if not series.done and series.sent < series.likely]
+        return None
+
+    def _hand_out(self, series: Replicates) -> Place | None:
+        """The next replication of a case; None if the store has it."""
+        number = series.sent
+        series.sent += 1
+        found = None
+        if self.store.folder is not None and not series.pilot and number >= series.whole:
+            found = self.store.get(self.key(series, number), self.setup.metrics)
+        if found is None:
+            return series, number
+        self.found += 1
+        self._count(series, number, found, stored=True)
+        return None
+
+    def _land(self, series: Replicates, number: int, outcome: Outcome) -> None:
+        """Take in what a run gave."""
+        if number < len(series.taken) or (series.done and number >= series.goal):
+            return  # it was made ahead for nothing
+        needed = number < series.goal
+        if needed:
+            self._put(series, number, outcome)  # on disk before it counts
+        self._count(series, number, outcome, stored=needed, made=True)
+
+    def _put(self, series: Replicates, number: int, outcome: Outcome) -> None:
+        if self.store.folder is not None and not series.pilot and outcome.lasting:
+            self.store.put(self.key(series, number), outcome)
+
+    def _count(self, series: Replicates, number: int, outcome: Outcome, *, stored: bool, made: bool = False) -> None:
+        series._early[number] = (outcome, made, stored)
+        while not series.done and len(series.taken) in series._early:
+            number = len(series.taken)
+            outcome, made, stored = series._early.pop(number)
+            if not stored:
+                self._put(series, number, outcome)
+            if outcome.values is None and series.strict:
+                if outcome.error == LOST:
+                    raise RunError(f"{LOST}; try fewer workers")
+                outcome = self._here(series, number)  # which raises, with the tables up to the failure
+            series.add(outcome)
+            if made:
+                self.meter.finished()
+            else:
+                self.meter.expect(-1)
+            if series.rule is not None:
+                series.rule(series)
+        if series.done:
+            self._open.pop(id(series), None)
+            series._early.clear()
+            self.meter.expect(len(series.taken) - series.most)
+            series.most = len(series.taken)
+
+    def key(self, series: Replicates, number: int) -> str:
+        """The digest under which the store has a replication."""
+        found = "" if series.warmup is None else f" warmup {series.warmup!r}"
+        return self.identity.run(self.digest(series.case) + found, series.case.own_seed, series.begin + number)
+
+    def digest(self, case: Case) -> str:
+        """That of the scenario of a case."""
+        if not case.digest:
+            object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
+        return case.digest
+
+    # Making it --------------------------------------------------------------------------------------------------
+
+    def job(self, series: Replicates, number: int) -> Job:
+        """What a worker is sent for a replication."""
+        case = series.case
+        which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
+        digest = self._digest(case)
+        return Job(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot, digest)
+
+    def _refusal(self, found: OtherInputs) -> str:
+        """Which inputs are others, and where."""
+        where = "this machine" if self.workers.pool is None else f"a worker on {found.host}"
+        if found.problem:
+            return f"{where} cannot load the scenario: {found.problem}"
+        scenario = self.setup.scenarios[found.job.scenario].with_overrides(found.job.overrides)
+        names = ("now", "when the study began") if self.workers.pool is None else ("there", "here")
+        parts = self.identity.at_first(scenario)
+        texts = differences(parts, found.parts, names) or "they changed and changed back"
+        return (
+            f"{where} has other inputs than this study ({texts}); no run was made with them. Make them the same, then "
+            "give the same command again"
+        )
+
+    def _digest(self, case: Case) -> str:
+        """What is verified where a run is made, if it is kept or made elsewhere."""
+        checked = self.store.folder is not None or self.workers.pool is not None
+        return self.digest(case) if checked else ""
+
+    def _here(self, series: Replicates, number: int) -> Outcome:
+        """Make a run in this process."""
+        from sim.results.replications import replication_values
+
+        job = self.job(series, number)
+        if not series.strict:
+            return outcome_or_error(self.setup, self._shelf, "", job, self.meter)
+        scenario = self._shelf.scenario(self.setup, "", job)
+        if series.pilot:
+            return outcome_of(self.setup, scenario, job, self.meter)
+        whole = number < series.whole
+        result = simulate(scenario, job, check=self.setup.check, meter=self.meter, described=whole)
+        if whole:
+            series.results.append(result)
+        if series.runs is None:
+            return Outcome({})
+        return Outcome(replication_values(result, self.setup.metrics), result.warnings)
+
+    def _spread(self, again: deque[Place]) -> None:
+        """Make what is needed on the workers; what has to be made here is, meanwhile.
+
+        A run whose worker died is tried again, and then alone; if that worker dies too, its outcome is the error.
+        """
+        pool = self.workers.pool
+        assert pool is not None
+        setup = packed((self.setup, fingerprint() if pool.elsewhere else None))
+        suspects = deque[Place]()
+        deaths: dict[tuple[int, int], int] = {}
+        flight: dict[Future, Place] = {}
+        alone = False  # what is under way was submitted as a suspect
+
+        def needed() -> Place | None:
+            while (place := again.popleft() if again else self._next()) is not None:
+                if place[1] >= place[0].whole:
+                    return place
+                self._local.append(place)
+            return None
+
+        def fill(take: Callable[[], Place | None], room: int) -> bool:
+            """Submit what there is room for; False if the pool turned out to be broken."""
+            while len(flight) < room and (place := take()) is not None:
+                try:
+                    flight[pool.submit(work, setup, self.job(*place))] = place
+                except BrokenExecutor:
+                    again.appendleft(place)
+                    return False
+            return True
+
+        while True:
+            broken = False
+            if not (alone and flight):
+                alone = bool(suspects) and not flight
+                if suspects:
+                    broken = not fill(lambda: suspects.popleft() if suspects else None, 1)
+                else:
+                    broken = not (fill(needed, pool.room) and fill(self._ahead, pool.workers))
+            if not self._open:
+                break
+            if self._local:
+                place = self._local.popleft()
+                self._land(*place, self._here(*place))
+                continue
+            done, _ = wait(flight, timeout=POLL, return_when=FIRST_COMPLETED)
+            lost = []
+            while done:
+                for future in done:
+                    place = flight.pop(future)
+                    outcome = _outcome(future)
+                    if outcome is None:
+                        lost.append(place)
+                    else:
+                        self._land(*place, outcome)
+                # When one worker has died none is left, and all futures are about to say so.
+                done = set(flight) if lost else set()
+            if not (broken or lost):
+                continue
+            pool.renew()
+            if alone and lost:
+                self._land(*lost.pop(), Outcome(None, error=LOST, lasting=False))
+            alone = False
+            for series, number in lost:
+                key = id(series), number
+                deaths[key] = deaths.get(key, 0) + 1
+                (again.appendleft if deaths[key] == 1 else suspects.append)((series, number))
+        for future in flight:  # made ahead for nothing
+            future.cancel()
+        pool.unwanted = bool(flight)
+
+
+def _scenario(case: Case) -> Scenario:
+    return case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario
+
+
+def _outcome(future: Future) -> Outcome | None:
+    """What a run gave; None if its worker died and took the executor with it."""
+    try:
+        found: Outcome = future.result()
+        return found
+    except BrokenExecutor:
+        return None
+    except (UsageError, OtherInputs):  # a worker that is not like this machine
+        raise
+    except CancelledError:
+        raise RunError("the workers are gone: the connection to their scheduler is lost") from None
+    except Exception as error:  # what the executor says of a worker that it lost
+        said = " ".join(str(error).split())
+        return Outcome(None, error=f"{type(error).__name__}: {said}", lasting=False)

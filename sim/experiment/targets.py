@@ -1,0 +1,182 @@
+"""Targets of a metric, and what replications of a case say of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.errors import RunError, UsageError
+from sim.experiment.stopping import Pilot, find_cuts, pilot_size
+from sim.experiment.study import Case, Replicates, Study
+from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from sim.results.replications import Replications
+from sim.results.statistics import half_width, is_congested
+from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, units_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MORE = 4
+"""So many times as many replications at the second look, where the first leaves it open."""
+
+MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
+"""Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
+
+_TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
+
+
+@dataclass(frozen=True)
+class Target:
+    """`metric < value`, or another relation: what the estimate of a metric has to be.
+
+    `strict`: the value itself does not do (< and >).
+    """
+
+    metric: str
+    below: bool
+    value: float
+    text: str
+    strict: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
+        from sim.results.metrics import metric
+
+        match = _TARGET.match(text)
+        if not match:
+            raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
+        name, sign, written = match.groups()
+        metric(name)
+        try:
+            value = _value(written, name)
+        except ValueError as error:
+            raise UsageError(f"--target {shown(text)}: {error}") from None
+        below = sign in ("<", "<=", "≤")
+        return cls(name, below, value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
+
+    def judge(self, mean: float, half: float) -> str:
+        """met, missed, or open, by a one-sided half-width."""
+        if math.isinf(mean):
+            return MET if (mean < 0) == self.below else MISSED
+        gap = (self.value - mean) if self.below else (mean - self.value)
+        if gap == 0 == half:  # no spread, on the value itself
+            return MISSED if self.strict else MET
+        return MET if gap >= half else MISSED if gap <= -half else OPEN
+
+
+def _value(text: str, name: str) -> float:
+    units = units_of(name)
+    if units == SECONDS:
+        return parse(text, TIME, "200 ms")
+    if units == PER_TIME:
+        return parse(text, RATE, "40/h")
+    if units == JOULES:
+        return parse(text, {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6, "MWh": 3.6e9}, "5 kWh")
+    if units == PERCENT and text.endswith("%"):
+        return parse_fraction(text)
+    try:
+        value = float(text)
+    except ValueError:
+        example = "95% or 0.95" if units == PERCENT else "3.5"
+        raise ValueError(f"{shown(text)} is not a number such as {example}") from None
+    if not is_number(value):
+        raise ValueError(f"{shown(text)} is not a finite number")
+    return value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the replications say of one target; `half` is that of the one-sided test."""
+
+    mean: float
+    half: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the replications of one case say of all targets; `reason`: why it cannot run at all.
+
+    It is missed if a target is, and met if all are.
+    """
+
+    replications: int
+    findings: tuple[Finding, ...]
+    reason: str = ""
+
+    @property
+    def verdict(self) -> str:
+        said = [finding.verdict for finding in self.findings]
+        return next((one for one in (MISSED, UNDEFINED, OPEN) if one in said), MET)
+
+
+class Judge:
+    """Makes replications of cases, and judges them: each test errs with at most the probability `error`."""
+
+    def __init__(self, study: Study, targets: Sequence[Target], first: int, error: float):
+        self.study, self.targets, self.first, self.error = study, targets, first, error
+
+    def try_(self, case: Case, where: str) -> tuple[Trial, Replicates | None]:
+        """A first look at a case, and a second with more replications where that leaves it open.
+
+        A case that the scenario's checks refuse (a gang that never fits) is missed.  RunError, which names `where`, for
+        one that fails in another way.
+        """
+        warmup = None
+        if case.auto_warmup:
+            pilot = Pilot(case, pilot_size(MORE * self.first))
+            self.study.meter.expect(pilot.size)
+            find_cuts(self.study, [pilot])
+            if pilot.error is not None:
+                return self._refused(pilot.error.error, pilot.error.refused, where), None
+            assert pilot.cut is not None
+            warmup = pilot.cut.time
+        series = Replicates(case, self.first, warmup=warmup, runs=Replications())
+        self.study.make([series])
+        for outcome in series.taken:
+            if outcome.values is None:
+                return self._refused(outcome.error, outcome.refused, where), None
+        trial = self._look(series)
+        if trial.verdict == OPEN:  # the second look goes on where the first ended
+            self.further(series, MORE * self.first)
+            trial = self._look(series)
+        return trial, series
+
+    def further(self, series: Replicates, count: int) -> None:
+        """Have so many replications of a case."""
+        self.study.more(series, count)
+        self.study.make([])
+
+    def _refused(self, error: str, refused: bool, where: str) -> Trial:
+        if not refused:
+            raise RunError(f"{where}: {error}")
+        nothing = Finding(math.nan, math.nan, MISSED)
+        return Trial(0, (nothing,) * len(self.targets), error.splitlines()[0])
+
+    def _look(self, series: Replicates) -> Trial:
+        runs = series.runs
+        assert runs is not None
+        found = []
+        for target in self.targets:
+            values = runs.column(target.metric)
+            if values.notna().all():
+                values = runs.contributions(target.metric)
+            found.append(self._judge(target, values.to_numpy(dtype=float)))
+        return Trial(len(series.taken), tuple(found))
+
+    def _judge(self, target: Target, values: np.ndarray) -> Finding:
+        import numpy as np
+
+        if np.isnan(values).any():
+            return Finding(math.nan, math.nan, UNDEFINED)
+        if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded
+            mean, half = float(values[0]), 0.0
+            return Finding(mean, half, target.judge(mean, half))
+        mean, half = float(values.mean()), math.nan
+        if np.isfinite(values).all():
+            half = half_width(values, mean if is_congested(target.metric) else math.inf, 1 - self.error)
+        return Finding(mean, half, target.judge(mean, half))

@@ -1,0 +1,234 @@
+"""One run: what a worker is sent, what it makes of it, and what it sends back."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import InvariantError, RunError, ScenarioError, UsageError
+from sim.experiment.identity import Identity, Signature, differences, fingerprint, signature
+from sim.experiment.workers import unpacked
+from sim.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sim.experiment.progress import Meter
+    from sim.results.result import Result
+
+SHELF = 4
+"""Scenarios, and traces, that a worker keeps for the next job."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks."""
+
+    scenarios: tuple[Scenario, ...]
+    metrics: tuple[str, ...] = ()
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: which scenario of the setup, what is changed in it, seed and replication.
+
+    `warmup` (s) in place of the scenario's; `pilot`: only its arrivals and responses are wanted, to find the warm-up.
+    `digest`: that of the scenario, which must be the same where the run is made; empty where that needs no check.
+    """
+
+    scenario: int
+    overrides: Mapping[str, Any]
+    seed: int
+    replication: int
+    warmup: float | None = None
+    pilot: bool = False
+    digest: str = ""
+
+
+class OtherInputs(Exception):
+    """The inputs of a job are others where it was to be made: their digests, or a `problem` with reading them."""
+
+    def __init__(self, job: Job, parts: Mapping[str, str], problem: str = "", host: str = ""):
+        self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
+        super().__init__(problem or "other inputs")
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.job, self.parts, self.problem, self.host)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
+
+    `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
+    checks of the scenario did, before anything ran.
+    """
+
+    values: dict[str, float] | None
+    warnings: list[str] = field(default_factory=list)
+    series: tuple[np.ndarray, np.ndarray] | None = None
+    error: str = ""
+    lasting: bool = True
+    refused: bool = False
+
+
+def simulate(
+    scenario: Scenario, job: Job, *, check: bool = False, meter: Meter | None = None, described: bool = True
+) -> Result:
+    """One run.  A RunError carries the tables up to then as `result`.
+
+    described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
+    """
+    from sim.results.result import Result
+
+    known = {
+        "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
+    }  # fmt: skip
+
+    def about() -> dict[str, Any]:
+        # A warm-up that was found, after the scenario was written: the saved scenario says how long it was.
+        warmup = None if job.warmup is None else f"{job.warmup!r} s"
+        text = scenario.to_yaml(absolute_paths=True, warmup=warmup)
+        return {**known, "scenario": text, "inputs": Identity(check).inputs(scenario)}
+
+    simulation = scenario.begin(job.seed, job.replication, check=check, warmup=job.warmup)
+    if meter is not None:
+        meter.simulation = simulation
+    try:
+        record = simulation.run()
+    except RunError as error:
+        partial = getattr(error, "record", None)
+        if partial is not None:
+            error.result = Result(partial, error=str(error), **about())
+        raise
+    finally:
+        if meter is not None:
+            meter.simulation = None
+    return Result(record, **(about() if described else known))
+
+
+def outcome_of(setup: Setup, scenario: Scenario, job: Job, meter: Meter | None = None) -> Outcome:
+    """What a run gives, as numbers."""
+    from sim.results.replications import replication_values
+    from sim.results.warmup import response_series
+
+    result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
+    if job.pilot:
+        return Outcome({}, series=response_series(result))
+    return Outcome(replication_values(result, setup.metrics), result.warnings)
+
+
+def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: Job, meter: Meter | None = None) -> Outcome:
+    """What a run gives, or why it failed."""
+    try:
+        return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
+    except OtherInputs:
+        raise
+    except InvariantError as error:
+        return Outcome(None, error=f"{error} (a defect of hetsim, please report it)")
+    except MemoryError:
+        return Outcome(None, error="out of memory", lasting=False)
+    except Exception as error:
+        said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
+        return Outcome(None, error=said, lasting=not of_environment(error), refused=isinstance(error, ScenarioError))
+
+
+def described(error: BaseException) -> str:
+    """`OSError: the disk is full`, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+
+
+def of_environment(error: BaseException | None) -> bool:
+    """Is it a full disk, no memory, a module that is missing: nothing that the run itself decides?"""
+    while error is not None:
+        if isinstance(error, OSError | MemoryError | ImportError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Shelf:
+    """The scenarios and traces of the last jobs: those of a case have one scenario, and often all have one trace."""
+
+    def __init__(self) -> None:
+        self.scenarios: OrderedDict[str, Scenario] = OrderedDict()
+        self.tables: OrderedDict[str, Any] = OrderedDict()
+        self.verified: OrderedDict[str, list[Signature]] = OrderedDict()
+        self.identities = {check: Identity(check) for check in (False, True)}
+        self.lock = threading.Lock()
+
+    def scenario(self, setup: Setup, digest: str, job: Job) -> Scenario:
+        """The scenario of a job; `digest` tells setups apart.  OtherInputs if it is not that of the job here."""
+        key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
+        with self.lock:
+            found = self.scenarios.get(key)
+            if found is None:
+                found = setup.scenarios[job.scenario]
+                if job.overrides:
+                    found = found.with_overrides(job.overrides)
+                if job.digest:
+                    self._verify(found, setup.check, job)
+                for entry, spec in found.traces.items() if job.overrides else ():
+                    found.share_table(entry, self._table(found, entry, f"{digest} {spec!r}"))
+                self._keep(self.scenarios, key, found)
+            elif job.digest and not self._unchanged(job.digest):
+                self._verify(found, setup.check, job)
+        return found
+
+    def _verify(self, scenario: Scenario, check: bool, job: Job) -> None:
+        identity = self.identities[check]
+        if identity.scenario(scenario) != job.digest:
+            raise OtherInputs(job, identity.parts(scenario))
+        self._keep(self.verified, job.digest, [signature(path) for path in scenario.files])
+
+    def _unchanged(self, digest: str) -> bool:
+        """Are the files those that were verified?"""
+        try:
+            return all(signature(one[0]) == one for one in self.verified[digest])
+        except (OSError, KeyError):
+            return False
+
+    def _table(self, scenario: Scenario, entry: int, key: str) -> Any:
+        if key not in self.tables:
+            self._keep(self.tables, key, scenario.traces[entry].read())
+        return self.tables[key]
+
+    @staticmethod
+    def _keep(shelf: OrderedDict[str, Any], key: str, value: Any) -> None:
+        shelf[key] = value
+        if len(shelf) > SHELF:
+            shelf.popitem(last=False)
+
+
+# In a worker ------------------------------------------------------------------------------------------------------
+
+_shelf = Shelf()
+_setups: OrderedDict[str, Setup] = OrderedDict()
+"""The setups of the last jobs, by their digest."""
+
+
+def work(packed: bytes, job: Job) -> Outcome:
+    """One job.  UsageError if this worker is not like the machine that sent it, OtherInputs if its files are not."""
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest not in _setups:
+        setup, expected = unpacked(packed)
+        if expected is not None and expected != fingerprint():
+            raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
+        _setups[digest] = setup
+        if len(_setups) > SHELF:
+            _setups.popitem(last=False)
+    setup = _setups[digest]
+    try:
+        _shelf.scenario(setup, digest, job)
+    except (OSError, ScenarioError) as error:  # the machine that sent it could load it
+        raise OtherInputs(job, {}, str(error) if isinstance(error, ScenarioError) else described(error)) from None
+    except (ImportError, RunError) as error:  # a module of a policy that is missing: others may not need it
+        said = str(error) if isinstance(error, RunError) else described(error)
+        return Outcome(None, error=said, lasting=False)
+    return outcome_or_error(setup, _shelf, digest, job)
