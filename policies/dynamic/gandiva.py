@@ -47,9 +47,7 @@ class Gandiva(ListScheduler):
     threshold: least sum of both speeds, each against alone, with which a pair goes on.
     """
 
-    def __init__(
-        self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1
-    ):
+    def __init__(self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1):
         super().__init__(fcfs, place_alone)
         self.trial = trial
         self.threshold = threshold

@@ -162,7 +162,7 @@ class PowerDown(ListScheduler):
                 idle.setdefault(device.type, []).append(device)
         for kind, devices in idle.items():
             # The last ones sleep: tasks go to the first devices that fit.
-            for device in devices[self.wanted_awake(kind, now):] if not waiting else ():
+            for device in devices[self.wanted_awake(kind, now) :] if not waiting else ():
                 due = self.idle_since[device.index] + self._patience(kind)
                 if due <= now:
                     self.asleep[device.index] = device

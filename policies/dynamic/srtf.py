@@ -32,9 +32,7 @@ class Srtf(PreemptiveList):
     margin: a running task gives way only to one that is shorter by more than this (what a stop costs, say).
     """
 
-    def __init__(
-        self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0
-    ):
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
         super().__init__(_time_left, placement, discipline)
         self.margin = margin
         self._steady = True

@@ -32,9 +32,7 @@ class Themis(Scheduler):
     lease: seconds that a job keeps its GPUs at least.
     """
 
-    def __init__(
-        self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None
-    ):
+    def __init__(self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None):
         self.lease = lease
         self.rule = placement
         self._leases: dict[int, float] = {}

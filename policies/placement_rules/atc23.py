@@ -93,7 +93,7 @@ class Scored:
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         if not mode.gpus or mode.whole:
-            return view.on_node(mode, node, task)
+            return view.first(mode, task, node=node)
         return self.gpu(task, mode, node, view)
 
 
@@ -302,5 +302,5 @@ def _kind(mode: Mode) -> int | None:
 
 
 def _runs_on(task: Task, node: int, view: View) -> bool:
-    placement = view.placement_of(task)
+    placement = view.launch_of(task).placement
     return placement is not None and any(device.node == node for device in placement.devices)

@@ -24,34 +24,73 @@ LOADS = (0.3, 0.7)
 
 
 @click.command(short_help="Measure this machine's device and write profiles for scenarios.")
-@click.option("--model", metavar="MODULE:FACTORY",
-              help="A function without arguments that makes a PyTorch module or a device.")
-@click.option("--from", "tables", multiple=True, metavar="[SIZE=]FILE",
-              help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).")
+@click.option(
+    "--model", metavar="MODULE:FACTORY", help="A function without arguments that makes a PyTorch module or a device."
+)
+@click.option(
+    "--from",
+    "tables",
+    multiple=True,
+    metavar="[SIZE=]FILE",
+    help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).",
+)
 @click.option("--batch", default="batch", show_default=True, metavar="COLUMN", help="With --from: the batch size.")
 @click.option("--time", "time_", default="time", show_default=True, metavar="COLUMN", help="With --from: the time.")
 @click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
 @click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
 @click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
-@click.option("--as", "shape", type=click.Choice(["line", "broken-line", "table"]),
-              help="With --from: the shape, in place of the one that cross-validation chooses.")
-@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
-              help="Batch sizes to measure.")
-@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
-              help="Times each is measured.")
-@click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
-              help="Where a PyTorch module runs.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR",
-              help="Folder for the profiles.  [default: the current one]")
-@click.option("--name", metavar="NAME",
-              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")
+@click.option(
+    "--as",
+    "shape",
+    type=click.Choice(["line", "broken-line", "table"]),
+    help="With --from: the shape, in place of the one that cross-validation chooses.",
+)
+@click.option(
+    "--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...", help="Batch sizes to measure."
+)
+@click.option(
+    "--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True, help="Times each is measured."
+)
+@click.option(
+    "--device",
+    "where",
+    type=click.Choice(["auto", "cuda", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="Where a PyTorch module runs.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("."),
+    metavar="DIR",
+    help="Folder for the profiles.  [default: the current one]",
+)
+@click.option(
+    "--name", metavar="NAME", help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]"
+)
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
-@click.option("--verify", "profile", type=click.Path(path_type=Path), metavar="PROFILE",
-              help="Drive the device with requests and print measured beside simulated figures.")
-@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True),
-              help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]")
-@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
-              help="How long --verify drives each rate.")
+@click.option(
+    "--verify",
+    "profile",
+    type=click.Path(path_type=Path),
+    metavar="PROFILE",
+    help="Drive the device with requests and print measured beside simulated figures.",
+)
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long --verify drives each rate.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
 @JSON
 @QUIET

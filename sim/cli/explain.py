@@ -87,8 +87,16 @@ def _task_lines(
         )
     more = len(table) - MOST_STRETCHES
     rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
-    return [head, _ending_line(ended), waited, "",
-            *terminal.table(shares, right=(1, 2)), "", *terminal.table(rows, right=(0, 1, 2)), *rest]
+    return [
+        head,
+        _ending_line(ended),
+        waited,
+        "",
+        *terminal.table(shares, right=(1, 2)),
+        "",
+        *terminal.table(rows, right=(0, 1, 2)),
+        *rest,
+    ]
 
 
 def _groups(result: Any, by: str, as_json: bool) -> None:

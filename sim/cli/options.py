@@ -50,7 +50,6 @@ VERBOSITY = click.option(
 )
 
 
-
 class Whole(click.IntRange):
     """A whole number within bounds."""
 

@@ -12,8 +12,9 @@ from sim.cli.options import QUIET, VERBOSITY
 
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to write it; DIR/report.html without.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it; DIR/report.html without."
+)
 @QUIET
 @VERBOSITY
 def report(directory: Path, out: Path | None, quiet: bool, verbose: bool) -> None:

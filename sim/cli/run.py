@@ -18,16 +18,30 @@ from sim.cli.options import BY, RUNNING, SCENARIO, Share
     "--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
     help="Write tables, summary and a picture there.",
 )  # fmt: skip
-@click.option("--trace-out", "trace", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write what ran where and when for Perfetto's viewer: run.json.gz (of the first replication).")
+@click.option(
+    "--trace-out",
+    "trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write what ran where and when for Perfetto's viewer: run.json.gz (of the first replication).",
+)
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
               help="A further metric (or a set: cluster, all) to print, or that of --batch-means or --plan-precision "
               "(repeatable).")  # fmt: skip
 @BY
-@click.option("--batch-means", "batched", is_flag=True,
-              help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.")
-@click.option("--plan-precision", "precision", type=Share(), metavar="SHARE",
-              help="Say how many replications a precision such as 5% takes, from a pilot of ten (or --replications).")
+@click.option(
+    "--batch-means",
+    "batched",
+    is_flag=True,
+    help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.",
+)
+@click.option(
+    "--plan-precision",
+    "precision",
+    type=Share(),
+    metavar="SHARE",
+    help="Say how many replications a precision such as 5% takes, from a pilot of ten (or --replications).",
+)
 @RUNNING
 def run(
     scenario: str,
@@ -133,8 +147,13 @@ def _plan(
         with console.progress(quiet) as bar:
             plans.append(
                 plan_precision(
-                    scenario, precision, name, pilot=PILOT if replications is None else replications, seed=seed,
-                    workers=workers, progress=bar,
+                    scenario,
+                    precision,
+                    name,
+                    pilot=PILOT if replications is None else replications,
+                    seed=seed,
+                    workers=workers,
+                    progress=bar,
                 )  # fmt: skip
             )
     if as_json:
@@ -177,9 +196,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {"lines": lines, "json": found}
 
 
-def _json(
-    outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]
-) -> dict[str, Any]:
+def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
     from sim.results.metric_sets import expanded
 
     found: dict[str, Any] = outcome.to_json()

@@ -18,19 +18,38 @@ WORKERS = click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
 
 @click.command(short_help="Run a scenario at many points; one table.")
 @SCENARIO
-@click.option("--over", multiple=True, metavar="KEY=VALUES",
-              help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).")
-@click.option("--points", type=click.Path(path_type=Path), metavar="FILE.csv",
-              help="Points from a table: a column a key, a row a point.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
+)
+@click.option(
+    "--points",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Points from a table: a column a key, a row a point.",
+)
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
-@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
-              show_default=True, help="All combinations, or --n points drawn from the ranges.")
+@click.option(
+    "--sample",
+    type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
+    default="grid",
+    show_default=True,
+    help="All combinations, or --n points drawn from the ranges.",
+)
 @click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
 @click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
 @click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
-@click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
-              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")
+@click.option(
+    "--out",
+    "--save",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep finished runs and tables there; an interrupted sweep goes on from it.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
 @click.option("--fresh", is_flag=True, help="Make every run again, and replace the sweep in --out.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")

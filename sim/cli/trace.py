@@ -136,8 +136,12 @@ def map_(
     help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
 )
 @click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="YAML",
-              help="Write the scenario with what was inferred there.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="YAML",
+    help="Write the scenario with what was inferred there.",
+)
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 def validate(

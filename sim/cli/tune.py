@@ -14,17 +14,37 @@ from sim.cli.sweep import WORKERS
 @click.command(short_help="Find the best parameters of a policy.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or fcfs+codel.")
-@click.option("--over", multiple=True, required=True, metavar="PARAMETER=VALUES",
-              help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).")
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="PARAMETER=VALUES",
+    help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).",
+)
 @click.option("--metric", default="response_mean", show_default=True, metavar="NAME", help="By which.")
-@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
-              help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]")
+@click.option(
+    "--sample",
+    type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
+    help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]",
+)
 @click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Settings drawn.  [default: 27]")
 @click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
-@click.option("--first", type=Whole(min=2, max=100_000), default=3, show_default=True, metavar="N",
-              help="Replications of every setting before any leaves.")
-@click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
-              help="Replications for the winner's interval, none of them used for the choice.")
+@click.option(
+    "--first",
+    type=Whole(min=2, max=100_000),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Replications of every setting before any leaves.",
+)
+@click.option(
+    "--final",
+    type=Whole(min=3, max=100_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Replications for the winner's interval, none of them used for the choice.",
+)
 @FRESH
 @WORKERS
 @WORKING

@@ -32,14 +32,14 @@ class Budget:
 
     def take(self, mode: Mode, devices: Iterable[Device]) -> None:
         self.gpus += mode.gpus * mode.share
-        self.cpus += mode.cpus
+        self.cpus += mode.millicores
         for device in devices:
             self.on[device.node] = self.on.get(device.node, 0) + 1
             self.mask |= 1 << device.node
 
     def give(self, mode: Mode, devices: Iterable[Device]) -> None:
         self.gpus -= mode.gpus * mode.share
-        self.cpus -= mode.cpus
+        self.cpus -= mode.millicores
         for device in devices:
             left = self.on[device.node] - 1
             if left:
@@ -50,7 +50,7 @@ class Budget:
 
     def enough(self, mode: Mode) -> bool:
         """Are there GPUs and cores left for one more launch, nodes aside?"""
-        if self.most_cpus is not None and self.cpus + mode.cpus > self.most_cpus:
+        if self.most_cpus is not None and self.cpus + mode.millicores > self.most_cpus:
             return False
         return self.most_gpus is None or self.gpus + mode.gpus * mode.share <= self.most_gpus
 
@@ -68,7 +68,7 @@ class Budget:
         """Why the limits do not allow a launch there, as the end of a sentence; None if they do."""
         if not self.enough(mode):
             limits = ((self.most_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
-                      (self.most_cpus, self.cpus, mode.cpus, MILLI, "cores"))  # fmt: skip
+                      (self.most_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
             for most, used, more, unit, what in limits:
                 if most is not None and used + more > most:
                     held = f"jobs of partition {self.partition} hold {used / unit:g} of their {most / unit:g} {what}"

@@ -288,7 +288,8 @@ class Copier:
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
-        new, todo, known, value = kind.__new__, self._todo, self.known, self.value
+        make_empty: Any = kind.__new__
+        new, todo, known, value = make_empty, self._todo, self.known, self.value
         plain = PLAIN.get(kind, frozenset())
         fill_slots = self._slot_filler(kind, slots) if slots else None
 
@@ -335,7 +336,8 @@ class Copier:
 
         names: dict[str, Any] = {"ATOMS": ATOMS, "value": value, "known": self.known, "rest": rest}
         exec("\n".join(lines), names)
-        return names["fill"]  # type: ignore[no-any-return]
+        filler: Fill = names["fill"]
+        return filler
 
 
 MISSING = object()

@@ -20,7 +20,8 @@ class Offers:
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
-        capacity.moved = self._moved = []
+        self._moved: list[GpuState] = []
+        capacity.moved = self._moved
         self._changes = [0] * len(capacity.of)
         self._heaps: dict[DeviceType, list[tuple[int, int]]] = {}
         """(- free, device), and some that no longer hold."""

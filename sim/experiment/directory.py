@@ -223,7 +223,8 @@ def comparison_json(
         **({"groups": groups_json(groups, not isinstance(first, Result))} if groups else {}),
         **(
             {"group_differences": {by: differences_json(comparison.differences_by(by)) for by in groups}}
-            if groups else {}
+            if groups
+            else {}
         ),
         **({"selection": _selection(comparison.selection)} if comparison.selection is not None else {}),
     }
@@ -234,9 +235,7 @@ def _selection(found: Selection) -> dict[str, Any]:
     return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
 
 
-def load(
-    source: str | Path | Mapping[str, Any], overrides: Overrides = ()
-) -> Scenario | Result | Replications | Sweep:
+def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications | Sweep:
     """What was saved, or what can be run.
 
     A folder is a run directory: its Result, or its Replications; or that of a sweep.  Anything else is a scenario, as

@@ -6,7 +6,6 @@ fails there is no prediction; where only soft ones fail (a service that is not q
 given as near.
 """
 
-
 from __future__ import annotations
 
 import math

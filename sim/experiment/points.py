@@ -124,9 +124,12 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
 
 def _same(point: Mapping[str, Any]) -> str:
     """What two points have in common that are the same: their values, however these are written."""
-    return repr([
-        (key, named_policy(value)[0] if key == "policy" else _as_number(value)) for key, value in sorted(point.items())
-    ])
+    return repr(
+        [
+            (key, named_policy(value)[0] if key == "policy" else _as_number(value))
+            for key, value in sorted(point.items())
+        ]
+    )
 
 
 def _as_number(value: Any) -> Any:
@@ -192,9 +195,7 @@ def rows(
     ]
 
 
-def _with_own_policies(
-    base: Scenario, keys: list[str], found: list[dict[str, Any]]
-) -> tuple[list[str], list[Row]]:
+def _with_own_policies(base: Scenario, keys: list[str], found: list[dict[str, Any]]) -> tuple[list[str], list[Row]]:
     """Points that name their policy; those equal but for it are one point."""
     keys = [key for key in keys if key != "policy"]
     _check_keys(base, keys)
@@ -345,9 +346,9 @@ def check_all(base: Scenario, given: Sequence[Row], each: Any) -> None:
         if not wrong:
             each(row, scenario)
     if wrong:
-        raise ScenarioError([
-            Problem(message, key, file=_whose(which, len(given))) for (key, message), which in wrong.items()
-        ])
+        raise ScenarioError(
+            [Problem(message, key, file=_whose(which, len(given))) for (key, message), which in wrong.items()]
+        )
 
 
 def _whose(which: list[Row], count: int) -> str:

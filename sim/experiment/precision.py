@@ -167,9 +167,7 @@ def needed(spread: float, mean: float, precision: float, confidence: float, leve
     return bisect_left(range(high), True, lo=LEAST_FOR_PRECISION, key=enough)
 
 
-def _pilot(
-    case: Case, metric: str, pilot: int, progress: Progress | bool | None
-) -> tuple[Replications, float]:
+def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None) -> tuple[Replications, float]:
     """The replications, and the wall clock of one, taken in this process while nothing else of ours runs."""
     setup = Setup((case.scenario,), (metric,))
     with Meter(progress, pilot) as meter, Study(setup, Workers(), meter=meter) as study:

@@ -45,6 +45,7 @@ NO_SIZES = {
 }
 """Whole numbers of a scenario that make nothing larger."""
 
+
 @dataclass(frozen=True)
 class Trial:
     """One size and what its replications say; `half` is that of the one-sided test, `reason` why it cannot run."""

@@ -192,6 +192,7 @@ def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
 
 def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
     """Make the pilots, and keep what they found."""
+
     def look(pilot: Any) -> None:
         pilot.look()
         if pilot.done and study.store.folder is not None and pilot.outcome.lasting:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
 
+
 @dataclass(frozen=True)
 class Case:
     """A scenario with some values changed, among them perhaps its policy; `digest` is that of the result, if known."""

@@ -287,7 +287,6 @@ class Plan:
             remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
 
-
     def _not_precise(self, series: Replicates | None) -> list[str]:
         """That the precision was not reached."""
         if series is None or series.runs is None or series.failed:
@@ -337,9 +336,7 @@ def plan_sweep(
     names = list(dict.fromkeys(metrics))
     _check_metrics(names)
     amount = amount_of(base, replications)
-    keys, given = rows(
-        base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed
-    )
+    keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
         raise UsageError("seeds are given twice: as the key seed, and by themselves")
     if len(given) * amount.most > MOST_RUNS:

@@ -184,7 +184,7 @@ def _ran(entry: Entry, work: Sequence[tuple[Case, int | None]], workers: int) ->
             known[same] = ran
             yield ran
         return
-    from sim.experiment.executors import as_worker, process_pool
+    from sim.experiment.workers import as_worker, process_pool
 
     pool: ProcessPoolExecutor = process_pool(min(workers, len(jobs)), as_worker)
     with pool:
@@ -204,9 +204,8 @@ def _ran_job(job: tuple[Entry, Case, int | None]) -> Ran:
 
 def ran_case(entry: Entry, case: Case, count: int | None = None) -> Ran:
     """Run the replications of a case, and measure them."""
-    from sim.experiment.jobs import Case as Job
-    from sim.experiment.jobs import simulate
     from sim.experiment.run import prepare
+    from sim.experiment.work import Job, simulate
 
     begun = perf_counter()
     table = entry.table(case.table)
@@ -214,7 +213,8 @@ def ran_case(entry: Entry, case: Case, count: int | None = None) -> Ran:
     runs = entry.replications(table, scenario) if count is None else count
     values: dict[str, list[float]] = {column: [] for column in table.values}
     for replication in range(runs):
-        result = simulate(Job("", scenario), replication, check=False)
+        job = Job(0, {}, scenario.model.seed, replication)
+        result = simulate(scenario, job, described=False)
         for column, value in table.values.items():
             values[column].append(measured(entry, table, case, result, column, value))
     return Ran(case, values, perf_counter() - begun)

@@ -49,9 +49,7 @@ _DATE = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
 
 
-def parse(
-    value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MOST
-) -> float:
+def parse(value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MOST) -> float:
     """The value in base units, at most `most`; ValueError with a sentence for the user if it is not one.
 
     >>> parse("1.5 min", TIME, "5 s")
@@ -77,7 +75,7 @@ def parse(
     if factor is None:
         factor = units.get(re.sub(r"\s+", "", unit))
     if factor is None:
-        raise ValueError(f'{written}: {shown(unit)} is not a unit here; use one of {", ".join(_some(units))}')
+        raise ValueError(f"{written}: {shown(unit)} is not a unit here; use one of {', '.join(_some(units))}")
     if number < 0 and not negative:
         raise ValueError(f"{written} is negative")
     # One division rather than a product with an inexact factor: `3 ms` must be the float 0.003.

@@ -51,7 +51,9 @@ def decision(found: Decision) -> Figure:
         place = found.best.objective, found.best.trial.findings[0].mean / factor
         values = [f"{key_name(key, found.keys)} {value}" for key, value in found.best.values.items()]
         named = [found.best.policy] if len(set(found.policies)) > 1 else []
-        ring: dict[str, Any] = {"markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2}
+        ring: dict[str, Any] = {
+            "markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2,
+        }  # fmt: skip
         axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)
     objective = {"price": "price of the cluster (per hour)", "total": f"total of {', '.join(found.keys)}"}
     name = objective.get(found.objective, found.objective)

@@ -25,9 +25,7 @@ WIDE = 20.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
 
 
-def pareto(
-    found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *, better: Better | None = None
-) -> Axes:
+def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *, better: Better | None = None) -> Axes:
     """Draw two metrics of every policy (of a sweep: of every row), and the front of those that none beats in both.
 
     Intervals are drawn where there are replications; the front goes by the means.  Of a sweep x or y may be a key with

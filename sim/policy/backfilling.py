@@ -148,7 +148,7 @@ class Backfilling(ListScheduler):
     def _until_something_fits(self, view: View) -> Pause:
         pause = self._pause or super()._until_something_fits(view)
         if pause is WAIT_FOR_FIT and self._soonest < math.inf:
-            return Pause("fit", math.inf, (), self._soonest)
+            return Pause("fit", math.inf, self._soonest)
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:

@@ -189,9 +189,7 @@ def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
     yield before, columns["end"], np.round(before * NANO) < np.round(columns["end"] * NANO)
 
 
-def _threads(
-    result: Result, bars: pd.DataFrame, slices: Slices
-) -> tuple[np.ndarray, dict[tuple[str, int], str]]:
+def _threads(result: Result, bars: pd.DataFrame, slices: Slices) -> tuple[np.ndarray, dict[tuple[str, int], str]]:
     """The thread of each slice, and the names of threads by device and number.
 
     Threads are numbered within a node in the order of its devices, and of upload, compute, download.
@@ -294,9 +292,7 @@ def _steps(owner: int, name: str, times: list[float], series: dict[str, np.ndarr
         yield {"ph": "C", "name": name, "pid": owner, "tid": 0, "ts": times[at], "args": values}
 
 
-def _arrows(
-    result: Result, bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.ndarray
-) -> Iterator[Event]:
+def _arrows(result: Result, bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.ndarray) -> Iterator[Event]:
     """From the last slice of a task to the first of each of its successors."""
     tasks = result.record.input.tasks
     if tasks.predecessors is None or not len(slices.bar):

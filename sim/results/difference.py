@@ -272,8 +272,10 @@ def _change(found: Difference) -> str:
     gained, lost = int((change < 0).sum()), int((change > 0).sum())
     less = "shorter" if found.column in ("response", "wait") else "less"
     more = "longer" if found.column in ("response", "wait") else "more"
-    way = f"the same in {b} as in {a}" if mean == 0 else (
-        f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}"
+    way = (
+        f"the same in {b} as in {a}"
+        if mean == 0
+        else (f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}")
     )
     same = len(change) - gained - lost
     return f"mean {name} is {way}: of {len(change):,} tasks {gained:,} gained, {lost:,} lost, {same:,} are the same"
@@ -284,9 +286,7 @@ def _first(found: Difference) -> str:
     a, b = found.labels
     if first is None:
         return "all decisions are the same"
-    sides = " · ".join(
-        f"{label} {_some(actions)}" for label, actions in ((a, first.only_a), (b, first.only_b))
-    )
+    sides = " · ".join(f"{label} {_some(actions)}" for label, actions in ((a, first.only_a), (b, first.only_b)))
     return f"the first decision that differs is at {clock(first.time)}: {sides}"
 
 

@@ -80,7 +80,6 @@ class _Waits:
             cause[fits] = why[fits]
         return part, cause
 
-
     def head_of(self, at: int) -> np.ndarray:
         """The earliest task that one may stand behind, by stretch."""
         behind: np.ndarray = self.head[self.part[self.variant[at]]]

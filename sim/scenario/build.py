@@ -212,10 +212,12 @@ def _iteration(
             text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
-        made.append((
-            _make(spec, scenario, problems, _place(stream, spec, policies.of_service)),
-            _make(routing, scenario, problems, _place(stream, routing, policies.routing_of)),
-        ))
+        made.append(
+            (
+                _make(spec, scenario, problems, _place(stream, spec, policies.of_service)),
+                _make(routing, scenario, problems, _place(stream, routing, policies.routing_of)),
+            )
+        )
         if isinstance(made[-1][0], IterationPolicy):
             context.warnings += _overload(stream, spec, made[-1][0])
     return made

@@ -99,7 +99,11 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
         count=nodes.count,
         name=nodes.name,
         cpu_type=DeviceType(
-            nodes.cpu.type, kind="cpu", speed=nodes.cpu.speed, power=_power(nodes.cpu.power), peak=nodes.cpu.peak,
+            nodes.cpu.type,
+            kind="cpu",
+            speed=nodes.cpu.speed,
+            power=_power(nodes.cpu.power),
+            peak=nodes.cpu.peak,
             price=_price(nodes.cpu.price or prices.get(nodes.cpu.type)),
         ),
         switch_size=switch.size if switch else None,
@@ -133,7 +137,8 @@ def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[st
             sharing.reconfigure,
             tuple(
                 (one, other, math.inf if slower is None else slower)
-                for one, row in sharing.pairs.items() for other, slower in row.items()
+                for one, row in sharing.pairs.items()
+                for other, slower in row.items()
             ),
         ),
         power=_power(accelerator.power),

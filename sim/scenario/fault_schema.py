@@ -97,4 +97,3 @@ class Fault(Model):
         if self.together and any(where != "node" for where in self.on or ()):
             raise KeyProblem("together", "racks are of nodes: on: node")
         return self
-

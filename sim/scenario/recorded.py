@@ -142,9 +142,7 @@ def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
     return None if values is None else values[rows]
 
 
-def _served(
-    entry: Entry, name: str, path: Path_, table: TaskTable, context: Context
-) -> Served | ServedLanguage | None:
+def _served(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Served | ServedLanguage | None:
     """What serves the requests of the table; None if its rows are tasks with times of their own."""
     if table.requests and entry.service is None:
         text = "says when requests came, not what they take: add a service: to this entry"

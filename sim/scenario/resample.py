@@ -59,9 +59,7 @@ class Resample(Model):
         return self
 
 
-def by_block(
-    arrival: np.ndarray, block: float, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, int]:
+def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
     """Positions in `arrival` (ascending) and new times, in order of time; and how many blocks the trace has.
 
     ValueError with a sentence if the trace is too short for such blocks.

@@ -92,9 +92,7 @@ _POLICY_SCHEMA: dict[str, Any] = {
         {"type": "string"},
         {
             "type": "object",
-            "properties": {
-                part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_KINDS
-            },
+            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_KINDS},
         },
     ],
 }

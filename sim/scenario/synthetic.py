@@ -349,9 +349,7 @@ class _Ways:
         memory = self.demand.memory or 0
         return self.book.mode(device, cpus=self.demand.cpus, memory=memory, partition=self.partition), times
 
-    def _gpu_modes(
-        self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None
-    ) -> None:
+    def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None) -> None:
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
@@ -409,9 +407,7 @@ class _Ways:
 
     def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
         """Times on each type of a kind, by its speed; on a named type as they are."""
-        return [
-            (one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)
-        ]
+        return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
         """The times of a mode whose work is known, on each type of its device whose peak is."""

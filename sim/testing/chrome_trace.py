@@ -29,6 +29,7 @@ NEEDED = {
 }
 """What an event of each kind must have."""
 
+
 def _grain(time: float) -> float:
     """Microseconds by which times may differ: half a nanosecond, as they are written, and what a float can hold."""
     return 5e-4 + 1e-15 * time

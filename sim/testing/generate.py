@@ -23,9 +23,7 @@ ITEM = GB // 4
 """Most bytes of an item: what one task reads and writes always finds room beside its own memory."""
 
 
-def random_system(
-    seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None
-) -> System:
+def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
     """A system in which every task can run; the same for the same arguments on one platform.
 
     features: those of FEATURES it may have; None: each with probability one half.

@@ -149,10 +149,12 @@ def several_types() -> System:
     gang = Shape([gpu_mode(slow, 2), gpu_mode(fast, 1)])
     rows = [(i * 0.4, i % 3 == 2, 3 + i % 4, 1 + i % 3) for i in range(15)]
     estimate = [(row[2] * (0.5 + 0.2 * (i % 6)), row[3] * (1.4 - 0.2 * (i % 5))) for i, row in enumerate(rows)]
-    cluster = Cluster([
-        node(accelerators=((slow, 2),), count=2),
-        node(cpus=2, accelerators=((slow, 1), (fast, 1))),
-    ])
+    cluster = Cluster(
+        [
+            node(accelerators=((slow, 2),), count=2),
+            node(cpus=2, accelerators=((slow, 1), (fast, 1))),
+        ]
+    )
     return System("several types of GPU, wrong estimates", cluster, workload(rows, [any_type, gang], estimate=estimate))
 
 

@@ -205,9 +205,7 @@ class Renewal(ArrivalProcess):
     @model_validator(mode="after")
     def _check(self) -> Renewal:
         if self.family == "hyperexponential" and self.scv <= 1:
-            raise ValueError(
-                f"hyperexponential gaps have an scv above 1, not {self.scv:g}; use family auto or gamma"
-            )
+            raise ValueError(f"hyperexponential gaps have an scv above 1, not {self.scv:g}; use family auto or gamma")
         return self
 
     @property
@@ -218,13 +216,9 @@ class Renewal(ArrivalProcess):
         mean, cv = 1 / self.rate, math.sqrt(self.scv)
         if self.family == "hyperexponential" or (self.family == "auto" and self.scv > 1):
             # model_construct: the figures are validated and in base units already.
-            gaps: Any = Hyperexponential.model_construct(
-                distribution="hyperexponential", mean_given=mean, cv=cv
-            )
+            gaps: Any = Hyperexponential.model_construct(distribution="hyperexponential", mean_given=mean, cv=cv)
         else:
-            gaps = Gamma.model_construct(
-                distribution="gamma", mean=mean, cv=cv
-            )  # with scv = 1 gamma is exponential
+            gaps = Gamma.model_construct(distribution="gamma", mean=mean, cv=cv)  # with scv = 1 gamma is exponential
         return _sums(lambda n: gaps.sample(rng, n))
 
 
@@ -258,9 +252,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
             raise ValueError(f"{states} rates but {len(self.holding)} holding times")
         if self.switching is not None:
             if [len(row) for row in self.switching] != [states] * states:
-                raise ValueError(
-                    f"switching must have {states} rows of {states} rates, as there are {states} rates"
-                )
+                raise ValueError(f"switching must have {states} rows of {states} rates, as there are {states} rates")
             if any(self.switching[i][i] != 0 for i in range(states)):
                 raise ValueError("the diagonal of switching must be 0: a state does not switch to itself")
             reach = np.linalg.matrix_power((self._switching > 0) + np.eye(states), states)
@@ -456,9 +448,7 @@ class Burst(ArrivalProcess):
     """Arrivals of a burst, a number or a distribution."""
     every: Interval | None = None
     """Time between the starts of two bursts, from 0 on; in place of at."""
-    at: Annotated[
-        list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)
-    ] = None
+    at: Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)] = None
     """Starts of the bursts, a time or a list; in place of every."""
     over: Seconds = 0.0
     """Time over which a burst is spread, 0 unless given."""

@@ -436,9 +436,7 @@ class Empirical(Distribution, Generic[Q]):
     @model_validator(mode="after")
     def _check(self) -> Empirical:
         if (self.values is None) == (self.path is None):
-            raise ValueError(
-                "an empirical distribution needs either values, or the path and column of a file"
-            )
+            raise ValueError("an empirical distribution needs either values, or the path and column of a file")
         if self.values is not None:
             if self.column is not None or self.unit is not None or isinstance(self.weights, str):
                 raise ValueError("column and unit belong to path; values carry their own units")
@@ -466,9 +464,7 @@ class Empirical(Distribution, Generic[Q]):
             if isinstance(self.weights, str):
                 weights = read_column(self.path, self.weights)
                 if not weights.any():
-                    raise ScenarioError(
-                        Problem(f'column "{self.weights}": all weights are 0', file=str(self.path))
-                    )
+                    raise ScenarioError(Problem(f'column "{self.weights}": all weights are 0', file=str(self.path)))
         else:
             values = np.array(self.values, dtype=float)
         if weights is None:
@@ -527,16 +523,12 @@ class Scipy(Distribution, Generic[Q]):
 
         kind = getattr(stats, self.name, None)
         if not isinstance(kind, stats.rv_continuous | stats.rv_discrete):
-            known = [
-                n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)
-            ]
+            known = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
             raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, known)}')
         wanted = kind.shapes.replace(" ", "").split(",") if kind.shapes else []
         if set(wanted) != set(self.parameters):
             needs = "the parameters " + ", ".join(wanted) if wanted else "no parameters"
-            raise ValueError(
-                f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}"
-            )
+            raise ValueError(f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}")
         frozen = self._frozen
         least, most = (float(self._offset + self.scale * end) for end in frozen.support())
         if math.isnan(least):
@@ -625,9 +617,7 @@ class Scipy(Distribution, Generic[Q]):
         if self.low is not None:
             values = np.maximum(values, self.low)  # isf may come out a rounding error below low
         if n and not (values.min() >= 0):
-            raise ValueError(
-                f"scipy.stats.{self.name} drew {values.min():g}, which is not a size; set low: 0"
-            )
+            raise ValueError(f"scipy.stats.{self.name} drew {values.min():g}, which is not a size; set low: 0")
         return values
 
 
@@ -644,9 +634,7 @@ class _OrBareQuantity:
         self.constant = Constant[quantity]
         self.quantity = TypeAdapter(quantity)
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_wrap_validator_function(self._read, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -709,9 +697,7 @@ def read_column(path: Path, column: str) -> Floats:
         raise ScenarioError(Problem(f"cannot be read as a table: {error}", file=str(path))) from error
     if column not in known:
         hint = suggestion(column, known) or f"; it has {', '.join(known)}"
-        raise ScenarioError(
-            Problem(f'no column "{column}"{hint}', file=str(path), line=None if parquet else 1)
-        )
+        raise ScenarioError(Problem(f'no column "{column}"{hint}', file=str(path), line=None if parquet else 1))
     if parquet:
         cells = pd.read_parquet(path, columns=[column])[column]
     else:
@@ -728,9 +714,7 @@ def read_column(path: Path, column: str) -> Floats:
     numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     bad = np.flatnonzero(~(numbers >= 0) | np.isinf(numbers))
     if len(bad):
-        raise ScenarioError(
-            _bad_cell(path, column, row, cells.iloc[row], parquet) for row in bad[:20].tolist()
-        )
+        raise ScenarioError(_bad_cell(path, column, row, cells.iloc[row], parquet) for row in bad[:20].tolist())
     if not len(numbers):
         raise ScenarioError(Problem(f'column "{column}" is empty', file=str(path)))
     return numbers

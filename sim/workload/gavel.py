@@ -82,9 +82,7 @@ def _width(log: JobLog) -> int:
 
 
 def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs, kinds: list[str]) -> None:
-    steps, scale, came = (
-        log.number(line, column, cell) for column, cell in zip(WANTED[1:], cells[:3], strict=True)
-    )
+    steps, scale, came = (log.number(line, column, cell) for column, cell in zip(WANTED[1:], cells[:3], strict=True))
     weight, slo = (
         log.number(line, column, cell, blank=math.nan, least=-1.0)
         for column, cell in zip(("weight", "slo"), cells[3:], strict=True)

@@ -70,9 +70,7 @@ def limits_of(jobs: Jobs, steps: Steps, capacity: float, warm: float) -> Limits 
     return None if best is None else best[1]
 
 
-def _limit(
-    jobs: Jobs, steps: Steps, rows: np.ndarray, capacity: float, warm: float
-) -> tuple[float, float, int] | None:
+def _limit(jobs: Jobs, steps: Steps, rows: np.ndarray, capacity: float, warm: float) -> tuple[float, float, int] | None:
     """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm)]
     if len(waited) < FEW:
@@ -239,5 +237,3 @@ def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """Pairs that do not follow from two others; of a circle nothing follows."""
     classes = {one for pair in pairs for one in pair}
     return sorted((a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in classes))
-
-

@@ -45,6 +45,7 @@ NO_LIMIT = ("UNLIMITED", "Partition_Limit", "INVALID")
 UNITS: dict[str, Mapping[str, float]] = {"duration": TIMES, "size": SIZES, "count": COUNTS}
 ACTIONS = ("drop", "error", "default")
 
+
 class WrongKey(ValueError):
     """What is wrong with the value of one key of a mapping."""
 

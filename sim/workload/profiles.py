@@ -382,9 +382,7 @@ DISCRIMINATOR = Network(
 """Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
 
 
-def _pair(
-    name: str, training: tuple[Passes, ...], inference: Network, inputs: tuple[int, int]
-) -> list[Profile]:
+def _pair(name: str, training: tuple[Passes, ...], inference: Network, inputs: tuple[int, int]) -> list[Profile]:
     once = (Passes(inference, backward=0, updated=False),)
     kinds: tuple[Kind, Kind] = ("training", "inference")
     return [Profile(f"{name}_{kind}", kind, training, once, *inputs) for kind in kinds]

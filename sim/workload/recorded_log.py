@@ -125,5 +125,3 @@ def chosen_of(jobs: Jobs, steps: Steps) -> np.ndarray:
     if len(rows) <= MAX_JOBS:
         return rows
     return rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
-
-

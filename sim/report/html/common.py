@@ -35,9 +35,7 @@ def scenario_of(first: Result) -> str:
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
-def commands(
-    first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()
-) -> str:
+def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
     """How to make the runs again: the command, and the versions that give the same bytes."""
     from sim.results.store import versions
 

@@ -88,9 +88,7 @@ def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
 
 def _summary(outcome: Outcome) -> str:
     if isinstance(outcome, Result):
-        values = {
-            name: value for name, value in outcome.values().items() if not math.isnan(value)
-        }
+        values = {name: value for name, value in outcome.values().items() if not math.isnan(value)}
         finite = {name: (value, math.nan) for name, value in values.items() if math.isfinite(value)}
         texts = {name: outcome.text(name) for name in values} | _by_family(finite)
         return elements.table(
