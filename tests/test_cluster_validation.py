@@ -53,10 +53,10 @@ class Noting(EasyBackfill):
         super().__init__(depth=None)
         self.shadows = {}
 
-    def _backfill(self, heads, view):
+    def backfill(self, heads, view):
         for head in heads:
             self.shadows.setdefault(head.index, view.earliest_fit(head).time)
-        return super()._backfill(heads, view)
+        return super().backfill(heads, view)
 
 
 @pytest.mark.parametrize("log", LOGS)

@@ -262,14 +262,6 @@ def test_odd_notes_come_back_too(tmp_path: Path):
     assert sim.load(tmp_path / "run").notes == {"gap": math.inf, "none": None, "list": [3, -math.inf], "optimal": True}
 
 
-def test_a_directory_from_before_notes_loads(tmp_path: Path):
-    sim.run("list-lemma", policy="mct").save(tmp_path / "run")
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
-    del about["notes"]
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
-    assert sim.load(tmp_path / "run").notes == {}
-
-
 @pytest.mark.slow
 def test_planning_times_are_never_written(tmp_path: Path):
     """The same scenario and seed give the same bytes, although no two runs plan in the same time."""

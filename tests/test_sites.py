@@ -299,10 +299,10 @@ def test_easy_never_starts_its_head_after_its_shadow_under_partitions_and_limits
     promised: dict[int, float] = {}
 
     class Watched(EasyBackfill):
-        def _backfill(self, heads, view):
+        def backfill(self, heads, view):
             for head in heads:
                 promised.setdefault(head.index, view.earliest_fit(head).time)
-            yield from super()._backfill(heads, view)
+            yield from super().backfill(heads, view)
 
     rows = drawn_jobs(9, ["a", "b"], rate=1.2, count=400)
     nodes = [

@@ -28,6 +28,8 @@ class InsertionPlanner(PlannedScheduler):
     insertion: may a task go into a gap before tasks that were placed earlier?
     overlap: do data move while the lane still works on the task before, as in the papers, or, as when the plan is
         followed, once it is free?
+    Where data move, the note `schedule_length` is the length of the schedule as the papers count it, over links that
+    are idle and while lanes work; the planned makespan is that of the plan as it is followed.
     """
 
     name: ClassVar[str]
@@ -44,7 +46,10 @@ class InsertionPlanner(PlannedScheduler):
         given = (instance.time, instance.counts, before, tasks.arrival)
         traffic = traffic_of(instance, before)
         schedule = self.placed(*given, traffic, self.insertion, self.overlap, instance.free)
-        return plan_of(instance, schedule, graph_bound(*given))
+        plan = plan_of(instance, schedule, graph_bound(*given))
+        if traffic is not None and schedule.finish.size:
+            plan.notes["schedule_length"] = float(schedule.finish.max()) - problem.origin
+        return plan
 
     def placed(
         self,

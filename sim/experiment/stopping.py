@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
 
 TOO_FEW = (
-    "warmup: auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
+    "auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
     "--replications 10), or give the warm-up as a time (warmup: 1 h, or --set warmup='1 h')"
 )
 
@@ -123,7 +123,7 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 def pilot_size(most: int) -> int:
     """Replications of a pilot where a case has `most`; UsageError if these are too few."""
     if most < LEAST:
-        raise UsageError(TOO_FEW.format(LEAST))
+        raise UsageError(f"warmup: {TOO_FEW.format(LEAST)}")
     return min(PILOT, most)
 
 
@@ -135,6 +135,8 @@ class Pilot(Replicates):
         self.size = size
         self.cut: Cut | None = None
         self.error: Outcome | None = None
+        self.too_short: UsageError | None = None
+        """Why no cut was found in the runs, where that is the error."""
         self._mean = WarmupSeries()
 
     def key(self, study: Study) -> str:
@@ -158,7 +160,7 @@ class Pilot(Replicates):
             except UsageError as error:
                 if self.strict:
                     raise
-                self.error = Outcome(None, error=str(error))
+                self.error, self.too_short = Outcome(None, error=str(error)), error
 
     def restore(self, kept: Outcome) -> None:
         """Take what the store has of it."""

@@ -123,14 +123,16 @@ class Judge:
     def try_(self, case: Case, where: str) -> tuple[Trial, Replicates | None]:
         """A first look at a case, and a second with more replications where that leaves it open.
 
-        A case that the scenario's checks refuse (a gang that never fits) is missed.  RunError, which names `where`, for
-        one that fails in another way.
+        A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
+        for runs too short to find a warm-up from; RunError for one that fails in another way.
         """
         warmup = None
         if case.auto_warmup:
             pilot = Pilot(case, pilot_size(MORE * self.first))
             self.study.meter.expect(pilot.size)
             find_cuts(self.study, [pilot])
+            if pilot.too_short is not None:
+                raise UsageError(f"{where}: {pilot.too_short}")
             if pilot.error is not None:
                 return self._refused(pilot.error.error, pilot.error.refused, where), None
             assert pilot.cut is not None

@@ -151,7 +151,7 @@ class ModeBook:
                 return False
         if mode.partition is not None and mode.gpu_share > (mode.partition.max_gpus or mode.gpu_share):
             return False
-        if mode.partition is not None and mode.cpus > 1000 * (mode.partition.max_cpus or math.inf):
+        if mode.partition is not None and mode.cpus > (mode.partition.max_cpus or math.inf):
             return False
         kinds = self._kinds_for(mode).values()
         if mode.on_cpu or not mode.span_any:
@@ -178,8 +178,8 @@ class ModeBook:
         within = "" if bound is None else f" of partition {bound}"
         if bound is not None and bound.max_gpus is not None and mode.gpu_share > bound.max_gpus:
             return f"{mode.gpu_share:g} GPUs are more than the {bound.max_gpus:g} that jobs{within} may hold"
-        if bound is not None and bound.max_cpus is not None and mode.cpus > 1000 * bound.max_cpus:
-            return f"{mode.cpus / 1000:g} cores are more than the {bound.max_cpus:g} that jobs{within} may hold"
+        if bound is not None and bound.max_cpus is not None and mode.cpus > bound.max_cpus:
+            return f"{mode.cpus:g} cores are more than the {bound.max_cpus:g} that jobs{within} may hold"
         if device.memory is not None and mode.gpu_memory > device.memory:
             most = _size(device.memory)
             return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"

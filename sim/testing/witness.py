@@ -255,6 +255,8 @@ class _Lives:
             "decided": record.start, "end": record.finish, "place": record.place,
             "compute_start": record.start, "compute_end": record.finish,
         }  # fmt: skip
+        self.certain = record.input.admission is None
+        """Does every task wait from when it is ready?  Admission may have deferred it, which is not written down."""
         rows = self._launches_of_rows()
         done = record.status == COMPLETED
         # Of tasks with one launch that ended well everything is certain.
@@ -299,7 +301,7 @@ class _Lives:
                 yield from self._of(row, launch, look)
             elif (now < decided or now > end) and row in running:
                 yield f"task {self.name(row)} is among running() and ran from {decided:g} to {end:g} s"
-            if ready[row] < now < decided and row not in waiting:
+            if ready[row] < now < decided and row not in waiting and self.certain:
                 yield f"task {self.name(row)} waits since {ready[row]:g} s, and is not among waiting()"
             if (now < ready[row] or now > decided) and row in waiting:
                 yield f"task {self.name(row)} is among waiting() and waited from {ready[row]:g} to {decided:g} s"
