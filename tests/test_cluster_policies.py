@@ -189,10 +189,10 @@ class Noting(EasyBackfill):
         super().__init__(depth=depth)
         self.shadows = {}
 
-    def _backfill(self, heads, view):
+    def backfill(self, heads, view):
         for head in heads:
             self.shadows.setdefault(head.index, view.earliest_fit(head).time)
-        return super()._backfill(heads, view)
+        return super().backfill(heads, view)
 
 
 @examples(40)
