@@ -605,7 +605,6 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"device": "cpu"}, {}, {}, "no accelerator cpu"),
         ({}, {}, {"policy": "mct"}, "plans all tasks beforehand"),
         ({}, {}, {"policy": {"batching": "serial_greedy"}}, "forms whole batches"),
-        ({}, {}, {"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}]}, "do not survive failures"),
     ],
 )
 def test_what_is_wrong_is_said(service, entry, keys, words):

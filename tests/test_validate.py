@@ -138,9 +138,6 @@ WRONG = {
         GPU + BOTH + "    reads: [x]\ndata:\n  - {name: x, size: 1 GB, home: z}\n", "10:27: data.0.home", 'no node "z"',
     ),
     "partition": (CPU + PLAIN + "    partition: x\n", "8:5: workload.0.partition", 'unknown partition "x"'),
-    "faults": (
-        LLM + "faults: {on: a100, every: 10 s, repair: 1 s}\n", "12:1: faults", "do not survive failures of devices",
-    ),
     "names": (CPU + PLAIN + PLAIN.split("\n", 1)[1], "8:5: workload.1", 'the name "w" is that of workload.0'),
     # How often it is run
     "warm-up": ("warmup: auto\n" + CPU + PLAIN, "1:1: warmup", "at least 5 of them"),

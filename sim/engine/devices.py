@@ -29,8 +29,6 @@ class Devices:
         states = self.run.capacity.of
         if not 0 <= device.index < len(states) or states[device.index].device is not device:
             raise self.run.illegal(f"names {device}, which is not a device of this cluster")
-        if self.run.serving is not None and self.run.serving.serves(device):
-            raise self.run.illegal(f"changes {device}, which a language model's replica keeps to itself")
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
@@ -43,6 +41,8 @@ class Devices:
             busy = run.launches_on(device)
             if isinstance(state, GpuState) and state.lane.fetching:
                 raise run.illegal(f"puts {device} to sleep while data are being brought there")
+            if run.serving is not None and run.serving.serves(device):
+                raise run.illegal(f"puts {device} to sleep while a replica of a language model holds it")
             if busy:
                 raise run.illegal(f"puts {device} to sleep while {busy[0].task} runs there")
             waking = self.waking.pop(device.index, None)
@@ -83,7 +83,13 @@ class Devices:
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
-                run.launches.retime(state, launches)
+                self._retime(device, state, launches)
+
+    def _retime(self, device: Device, state: Any, launches: list[Any]) -> None:
+        """The device runs at another speed, and so does what computes there."""
+        self.run.launches.retime(state, launches)
+        if self.run.serving is not None:
+            self.run.serving.rerate(device)
 
     def _open(self, device: Device) -> None:
         """A device that was asleep may be given launches from now on."""
@@ -107,7 +113,7 @@ class Devices:
         run.steady = False
         state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False
-        run.launches.retime(state, launches)
+        self._retime(device, state, launches)
         run.changed("change")
 
     def close(self, device: Device, closed: bool) -> None:
@@ -143,6 +149,11 @@ class Devices:
             for one in lost:
                 self._lose_data(one)
         run.capacity.changed(state)
+        if run.serving is not None:
+            if up:
+                run.serving.refill()
+            else:
+                run.serving.lose(lost)
         run.call(run.scheduler.device, device, up)
         run.changed("release" if up else "change")
 

@@ -66,12 +66,13 @@ class FaultInjector:
     def _look_whether_hopeless(self) -> None:
         """A policy that starts nothing would let faults go on for ever."""
         run = self.run
-        if run.running or run.sources.to_come or run.deferred or run.requests_left:
+        serving = run.iterating and run.serving is not None and bool(run.serving.replicas)
+        if run.running or run.sources.to_come or run.deferred or run.requests_left or serving:
             self._idle = 0
             return
         self._idle += 1
         if self._idle > IDLE_LIMIT:
-            raise deadlock(run)
+            raise run.unanswered() if run.iterating else deadlock(run)
 
     # Processes ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """The replicas of the language models of a run: where requests go, how many replicas there are, what is written down.
 
-A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up.
+A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up or
+one of them fails.  In place of one that failed another starts and loads the model, as soon as devices are free: they
+are looked for then, when a device comes up, when a replica is given up and when a request arrives.  Requests that find
+no replica wait in the lobby of their service.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from sim.engine.clock import TIMER, Timer
 from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
+from sim.model.cluster import Device
 from sim.model.record import COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
 from sim.model.tasks import RUNNING, Shape, Task
@@ -51,6 +55,10 @@ class Fleet:
         self.prefillers: list[Replica] = []
         self.requests: dict[int, Generation] = {}
         """Those that have not ended, by row."""
+        self.lobby: dict[int, Generation] = {}
+        """Those that no replica can take yet, by row."""
+        self.missing: list[bool] = []
+        """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf
         self.timer = Timer(self._scale_again)
         for number in range(service.prefillers):
@@ -80,7 +88,19 @@ class Fleet:
         replica = Replica(self, self.numbered, placement, prefills_only)
         self.numbered += 1
         capacity.take(placement, replica)
+        self.rerate(replica)
         return replica
+
+    def rerate(self, replica: Replica) -> None:
+        """Bring a replica to the speed and the power of its devices."""
+        rate, power = math.inf, 0.0
+        devices = replica.placement.devices
+        for device in devices:
+            state = self.simulation.capacity.of[device.index]
+            slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
+            rate = min(rate, state.frequency / slowdown)
+            power += state.frequency**3
+        replica.run_at(rate, power / len(devices))
 
     # Requests -------------------------------------------------------------------------------------------------
 
@@ -98,12 +118,18 @@ class Fleet:
             return
         self.requests[row] = request
         self.simulation.iterating += 1
-        self._send(request, self.prefillers or self.replicas)
+        self.refill()
+        self._send(request)
         if service.scaling is not None:
             self._scale()
 
-    def _send(self, request: Generation, replicas: list[Replica]) -> None:
+    def _send(self, request: Generation) -> None:
+        """To a replica that reads it, or, once it is read elsewhere, to one that answers."""
+        replicas = self.prefillers if self.service.prefillers and request.source is None else self.replicas
         open_ = [replica for replica in replicas if replica.loaded and not replica.draining]
+        if not open_:
+            self.lobby[request.row] = request
+            return
         chosen = open_[0] if len(open_) == 1 else self.call(self.routing.choose, request, open_, self.random)
         if chosen not in open_:
             raise self.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
@@ -113,7 +139,7 @@ class Fleet:
         """It is prefilled: which replica decodes it?"""
         assert request.source is not None
         self.batch[request.row] = request.source.launch
-        self._send(request, self.replicas)
+        self._send(request)
 
     def fetch(self, request: Generation, target: Replica) -> None:
         """Move its keys and values: each device of the target fetches its part from one of the source's."""
@@ -121,7 +147,6 @@ class Fleet:
         assert source is not None
         pairs = list(zip(source.placement.devices, target.placement.devices, strict=True))
         size = (request.prompt + max(request.made - 1, 0)) * self.service.token_bytes / len(pairs)
-        request.parts_left = len(pairs)
         links = self.links
         for sender, receiver in pairs:
             out, latency = links.down(sender)
@@ -132,12 +157,13 @@ class Fleet:
                 between, network = links.between(sender.node, receiver.node)
                 pipes = [*out, *between, *into]
                 latency += network
-            links.send((list(dict.fromkeys(pipes)), latency), size, 0.0, self._part_fetched, (request, target))
+            way = list(dict.fromkeys(pipes)), latency
+            request.flows.append(links.send(way, size, 0.0, self._part_fetched, (request, target)))
 
     def _part_fetched(self, flow: Flow) -> None:
         request, target = flow.owner
-        request.parts_left -= 1
-        if not request.parts_left:
+        request.flows.remove(flow)
+        if not request.flows:
             request.source.let_go(request)
             target.fetched(request)
 
@@ -176,8 +202,9 @@ class Fleet:
         request = self.requests.pop(task.index, None)
         if request is not None:
             self.simulation.iterating -= 1
-            assert request.replica is not None
-            request.replica.forget(request)
+            if self.lobby.pop(task.index, None) is None:
+                assert request.replica is not None
+                request.replica.forget(request)
 
     # Replicas -------------------------------------------------------------------------------------------------
 
@@ -189,48 +216,85 @@ class Fleet:
         scaling, now = self.service.scaling, self.clock._now
         assert scaling is not None
         kept = [replica for replica in self.replicas if not replica.draining]
-        outstanding = sum(replica.outstanding for replica in self.replicas)
+        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.lobby)
         wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
-        if wanted == len(kept):
+        have = len(kept) + len(self.missing)
+        if wanted == have:
             return
         if now < self.changed_at + scaling.cooldown:
             if self.timer.entry < 0:
                 self.clock.at(self.changed_at + scaling.cooldown, TIMER, self.timer)
             return
-        if wanted > len(kept):
-            changed = [self._start() for _ in range(wanted - len(kept))]
+        if wanted > have:
+            changed = [self._start() for _ in range(wanted - have)]
+        elif self.missing:
+            changed = [not self.missing.pop()]
         else:
             changed = [self._drain(kept)]
         if any(changed):
             self.changed_at = now
-            if wanted < len(kept) - 1 and self.timer.entry < 0:
+            if wanted < have - 1 and self.timer.entry < 0:
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
-    def _start(self) -> bool:
+    def _start(self, prefills_only: bool = False) -> bool:
         """One more: a replica that was to be given up, or a new one that loads the model first."""
-        for replica in self.replicas:
+        replicas = self.prefillers if prefills_only else self.replicas
+        for replica in replicas:
             if replica.draining:
                 replica.draining = False
                 return True
-        new = self._new()
+        new = self._new(prefills_only)
         if new is None:
             return False
-        replica = new
-        self.replicas.append(replica)
-        replica.loaded = False
-        replica.loading_from = self.clock._now
-        replica.parts_left = len(replica.placement.devices)
-        size = self.service.weights / replica.parts_left
-        for device in replica.placement.devices:
-            self.links.send(self.links.up(device), size, 0.0, self._part_loaded, replica)
+        replicas.append(new)
+        new.loaded = False
+        new.loading_from = self.clock._now
+        devices = new.placement.devices
+        for device in devices:
+            size = self.service.weights / len(devices)
+            new.flows.append(self.links.send(self.links.up(device), size, 0.0, self._part_loaded, new))
         return True
+
+    def refill(self) -> None:
+        """Replace replicas that failed, as far as there are devices for them."""
+        while self.missing and self._start(self.missing[0]):
+            self.missing.pop(0)
+
+    def lose(self, devices: list[Device]) -> None:
+        """Devices have failed, and the replicas on them with all that these had."""
+        failed = [replica for replica in [*self.prefillers, *self.replicas]
+                  if any(device in devices for device in replica.placement.devices)]  # fmt: skip
+        if not failed:
+            return
+        orphans = dict(self.lobby)
+        self.lobby.clear()
+        for replica in failed:
+            (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
+            if not replica.draining:
+                self.missing.append(replica.prefills_only)
+        for replica in failed:
+            orphans.update((request.row, request) for request in replica.fail())
+            self.simulation.capacity.give(replica.placement, replica)
+        for row, request in self.requests.items():
+            if request.source in failed and row in orphans:
+                request.begin_anew(self.clock._now)
+            elif request.source in failed:
+                assert request.replica is not None
+                request.replica.lose_source(request)
+        self.refill()
+        for row in sorted(orphans):
+            self._send(orphans[row])
 
     def _part_loaded(self, flow: Flow) -> None:
         replica = flow.owner
-        replica.parts_left -= 1
-        if not replica.parts_left:
+        replica.flows.remove(flow)
+        if not replica.flows:
             replica.loaded = True
             replica.load = (replica.loading_from, self.clock._now)
+            waiting = list(self.lobby.values())
+            self.lobby.clear()
+            for request in waiting:
+                self._send(request)
             self.rested(replica)
 
     def _drain(self, kept: list[Replica]) -> bool:
@@ -250,6 +314,7 @@ class Fleet:
             replica.close(self.clock._now, LAUNCH_COMPLETED)
             self.replicas.remove(replica)
             self.simulation.capacity.give(replica.placement, replica)
+            self.serving.refill()
             self.simulation.changed("release")
 
     # Rows -----------------------------------------------------------------------------------------------------
@@ -259,12 +324,16 @@ class Fleet:
         return self.simulation.last_launch
 
     def write(
-        self, replica: Replica, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float
-    ) -> None:
-        """A row of the launches table; one that served nobody names the service's first request."""
+        self, replica: Replica, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float,
+        powered: float,
+    ) -> None:  # fmt: skip
+        """A row of the launches table; one that served nobody names the service's first request.
+
+        busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
+        """
         task = row if row >= 0 else int(self.service.rows[0])
         place = self.recorder.place_code(replica.placement, 0)
-        self.recorder.period(number, task, served, place, outcome, times, busy, busy * self.watts)
+        self.recorder.period(number, task, served, place, outcome, times, busy, powered * self.watts)
 
     def close(self, end: float) -> None:
         """Write down what is under way at the end of the run."""
@@ -277,12 +346,12 @@ class Fleet:
     def _cut_off(self, request: Generation, end: float) -> None:
         """What the end of the run leaves of a request that has begun."""
         replica, row = request.replica, request.row
-        assert replica is not None
-        if replica.launch >= 0:
+        if replica is not None and replica.launch >= 0:
             self.batch[row] = replica.launch
         paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
         self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
-        self.energy[row] = replica.part_of(request) * replica.width * self.watts
+        seconds = request.seconds if replica is None else replica.part_of(request)
+        self.energy[row] = seconds * self.mode.width * self.watts
 
     def boundary(self) -> None:
         if self.simulation.checker is not None:
@@ -316,6 +385,23 @@ class Serving:
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():
             fleet.close(end)
+
+    def lose(self, devices: list[Device]) -> None:
+        """Devices have failed."""
+        for fleet in self.fleets.values():
+            fleet.lose(devices)
+
+    def refill(self) -> None:
+        """Devices have come free or up: replace replicas that failed."""
+        for fleet in self.fleets.values():
+            fleet.refill()
+
+    def rerate(self, device: Device) -> None:
+        """A device runs at another speed."""
+        for fleet in self.fleets.values():
+            for replica in [*fleet.prefillers, *fleet.replicas]:
+                if device in replica.placement.devices:
+                    fleet.rerate(replica)
 
     @property
     def replicas(self) -> list[Replica]:

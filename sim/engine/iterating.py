@@ -2,8 +2,11 @@
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
 a sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
-blocks run out; a request that arrives in between and may join cuts the jump at the end of the step under way.  The
-same steps one by one give the same times up to rounding; a test says so.
+blocks run out; a request that arrives in between and may join cuts the jump at the end of the step under way, and so
+does a change of speed, which stretches that step.  The same steps one by one give the same times up to rounding; a
+test says so.
+A replica fails with any of its devices: keys, values and prefixes are lost, and its requests begin elsewhere, with the
+tokens that they have produced as part of what is read anew.
 Cost: O(log members) a request and jump, O(block) where memory is tight.
 """
 
@@ -15,10 +18,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.clock import FINISH, TIMER, Timer
-from sim.engine.links import Links
+from sim.engine.links import Flow, Links
 from sim.engine.prefix import PrefixCache
 from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED
+from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from sim.model.tasks import Task
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class Generation:
     __slots__ = (
         "task", "row", "arrival", "priority", "prompt", "output", "hashes", "state", "replica", "made", "offset",
         "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period", "parts_left",
+        "seconds_from", "period", "flows",
     )  # fmt: skip
 
     def __init__(self, task: Task, prompt: int, output: int, hashes: Sequence[Hashable]):
@@ -63,14 +66,23 @@ class Generation:
         self.swapped = False
         self.started = False
         self.paused = 0.0
-        """Seconds since its start in which it was in no step: gave way, or on its way between replicas."""
+        """Seconds since its start in which it was in no step: gave way, lost its replica, or was on its way."""
         self.paused_at = NAN
         self.seconds = 0.0
-        """Its share of the seconds that its replicas computed."""
+        """Its share of the seconds that its replicas computed, at the power of their nominal frequency."""
         self.seconds_from = 0.0
         self.period = -1
-        self.parts_left = 0
-        """Devices to which its keys and values are still on their way."""
+        self.flows: list[Flow] = []
+        """Its keys and values on their way to the devices of its replica."""
+
+    def begin_anew(self, now: float) -> None:
+        """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
+        self.state, self.replica, self.source = QUEUED, None, None
+        self.left = self.prompt + self.made
+        self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
+        self.flows = []
+        if self.started and math.isnan(self.paused_at):
+            self.paused_at = now
 
     @property
     def produced(self) -> int:
@@ -129,6 +141,17 @@ class Replica(Timer):
         self.lag = 0.0
         self.count = 0
         """Steps under way."""
+        self.ends_at = NAN
+        """When they are over."""
+        self.last = False
+        """Is the step under way the last of them, and its end its own?"""
+        self.rate = self.power = 1.0
+        """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
+        self.worked = 0.0
+        """Seconds of the steps under way at that power, up to `worked_until`; counted where speeds change."""
+        self.worked_until = NAN
+        self.surplus = 0.0
+        """Device-seconds that the period has drawn beyond those it computed, at nominal power."""
         self.prefill: list[tuple[Generation, int]] = []
         self.decodes = False
         self.share = 0.0
@@ -137,8 +160,8 @@ class Replica(Timer):
         """From when on the devices are held without a row that tells so."""
         self.load: tuple[float, float] | None = None
         self.loading_from = NAN
-        self.parts_left = 0
-        """Devices to which the model is still on its way."""
+        self.flows: list[Flow] = []
+        """The model on its way to the devices."""
         self.period = 0
         self.launch = -1
         self.served = 0
@@ -194,8 +217,10 @@ class Replica(Timer):
 
     def _cut(self) -> None:
         """End the jump with the step under way."""
+        if self.last:
+            return
         times, sequences = self.times, self.decoding
-        elapsed = self.clock._now - self.began - self.lag
+        elapsed = (self.clock._now - self.began - self.lag) * self.rate
         first = times.of(0, sequences, self.context)
         growth = times.per_context_token * sequences
         if growth > 0 and elapsed > 0:
@@ -210,11 +235,41 @@ class Replica(Timer):
             steps += 1
         if steps < self.count:
             self.count = steps
-            self.clock.again(self._after(steps), FINISH, self)
+            self.ends_at = self._after(steps)
+            self.clock.again(self.ends_at, FINISH, self)
 
     def _after(self, steps: int) -> float:
         """When so many of the steps under way are over."""
-        return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context))
+        return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context) / self.rate)
+
+    def _end_at(self, time: float) -> None:
+        self.ends_at, self.last, self.worked, self.worked_until = time, False, 0.0, NAN
+        self.clock.at(time, FINISH, self)
+
+    def run_at(self, rate: float, power: float) -> None:
+        """The speed or the power of its devices has changed: the step under way ends earlier or later."""
+        now = self.clock._now
+        if (rate, power) == (self.rate, self.power):
+            return
+        if self.stepping:
+            if self.count > 1:
+                self._cut()
+            begun = self.began + self.lag
+            self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
+            self.worked_until = max(now, begun)
+            self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
+            self.last = True
+            self.clock.again(self.ends_at, FINISH, self)
+        self.rate, self.power = rate, power
+
+    def _powered(self, computed: float, end: float) -> float:
+        """Seconds computed in the steps that end now, at nominal power; what they draw beyond that is noted."""
+        if math.isnan(self.worked_until):
+            powered = computed * self.power
+        else:
+            powered = self.worked + max(0.0, end - self.worked_until) * self.power
+        self.surplus += (powered - computed) * self.width
+        return powered
 
     def forget(self, request: Generation) -> None:
         """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
@@ -238,7 +293,7 @@ class Replica(Timer):
     def _settle(self) -> None:
         """The steps under way are over: count their tokens."""
         self.stepping = False
-        computed = self.clock._now - self.began - self.lag
+        computed = self._powered(self.clock._now - self.began - self.lag, self.clock._now)
         part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
         if self.decodes:
             self.share += part
@@ -419,7 +474,7 @@ class Replica(Timer):
             return
         self.count = 1
         seconds = self.times.of(tokens, *((self.decoding, self.context) if self.decodes else (0, 0)))
-        self.clock.at(self.began + (lag + seconds), FINISH, self)
+        self._end_at(self.began + (lag + seconds / self.rate))
 
     def _jump(self) -> None:
         """Decode until a sequence ends or blocks run out."""
@@ -428,7 +483,7 @@ class Replica(Timer):
             heappop(ends)
         self.decodes = True
         self.count = self._until_full(ends[0][0] - self.steps)
-        self.clock.at(self._after(self.count), FINISH, self)
+        self._end_at(self._after(self.count))
 
     def _checked(self) -> int:
         """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
@@ -586,9 +641,9 @@ class Replica(Timer):
         load = self.load or (NAN, NAN)
         start = self.busy_from if self.load is None else load[0]
         times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self.fleet.write(self, self.launch, self.leader, self.served, outcome, times, busy)
+        self.fleet.write(self, self.launch, self.leader, self.served, outcome, times, busy, busy + self.surplus)
         self.since, self.load, self.busy_from = end, None, NAN
-        self.served, self.leader = 0, -1
+        self.served, self.leader, self.surplus = 0, -1, 0.0
         self.period += 1
 
     def close(self, end: float, outcome: int) -> None:
@@ -600,11 +655,56 @@ class Replica(Timer):
         elif end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self.fleet.write(self, self.fleet.number_launch(), -1, 0, outcome, times, 0.0)
+            self.fleet.write(self, self.fleet.number_launch(), -1, 0, outcome, times, 0.0, 0.0)
+
+    def fail(self) -> list[Generation]:
+        """A device has failed: what the replica had is lost; its requests, which begin anew elsewhere."""
+        now = self.clock._now
+        if self.stepping and self.decodes and self.count > 1:
+            self._cut()
+            self.steps += self.count - 1  # all but the step under way gave their tokens
+        self.close(now, LAUNCH_LOST)
+        self.clock.cancel(self)
+        self.stepping = False
+        for flow in self.flows:
+            self.fleet.links.cancel(flow)
+        waiting = [request for _, _, request in sorted(self.waiting, key=lambda entry: entry[:2])
+                   if request.state == QUEUED and request.replica is self]  # fmt: skip
+        for request in self._members.values():
+            if request.state == DECODING:
+                self._leave_decoding(request)
+            self.fleet.gave_way(request)
+        for request in self._loading.values():
+            for flow in request.flows:
+                self.fleet.links.cancel(flow)
+            if request.source is not None and request.row in request.source.held:  # else that has failed before
+                request.source.let_go(request)
+        inside = [*self._members.values(), *self._loading.values()]
+        for request in [*inside, *(one for one in waiting if one.source is None)]:
+            request.begin_anew(now)
+        for request in waiting:
+            request.replica = None
+        self._members, self._loading, self.held, self.waiting, self.here = {}, {}, {}, [], []
+        self.loaded = False  # nothing wakes it any more
+        return [*inside, *waiting]
+
+    def lose_source(self, request: Generation) -> None:
+        """The replica from which a request that waits or loads here would have fetched its keys and values is gone:
+        it is read here from its beginning."""
+        loading = self._loading.pop(request.row, None)
+        if loading is not None:
+            for flow in request.flows:
+                self.fleet.links.cancel(flow)
+            self.free += self.blocks_of(self._stored(request))
+        request.begin_anew(self.clock._now)
+        request.replica = self
+        if loading is not None:
+            self._queue(request)
+        self.wake()
 
     def _count_part(self, end: float) -> None:
         """Steps that the end of the run cuts off have been computed in part."""
-        computed = max(0.0, end - self.began - self.lag)
+        computed = self._powered(max(0.0, end - self.began - self.lag), end)
         self.copied -= max(0.0, self.lag - (end - self.began))
         part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
         for request, _ in self.prefill:

@@ -296,13 +296,20 @@ class Simulation(Arrivals, Decisions, Endings):
     def _finish_run(self) -> None:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
         if self.iterating and not self.clock.pending:
-            raise RunError(f"{self.iterating} requests to language models wait, and nothing will ever happen")
+            raise self.unanswered()
         if self.clock.pending or self.running:
             return
         if not (self.waiting or self.requests_left or any(len(queue) for queue in self.queues)):
             return
         if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
             raise deadlock(self)
+
+    def unanswered(self) -> RunError:
+        """Requests to language models wait for ever."""
+        assert self.serving is not None
+        missing = sum(len(fleet.missing) for fleet in self.serving.fleets.values())
+        why = f"; {missing} of their replicas have failed, and no devices come free for others" if missing else ""
+        return RunError(f"{self.iterating} requests to language models wait, and nothing will ever happen{why}")
 
     def _close(self, now: float) -> None:
         """At the end of the run: write down what is still in flight."""

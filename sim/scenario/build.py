@@ -76,9 +76,6 @@ def build(scenario: Scenario, seed: int | None = None, replication: int = 0, loa
         faults = build_faults(model.faults, cluster, scenario.document, scenario.base)
     except ScenarioError as error:
         problems += error.problems
-    if faults and any(stream.language is not None for stream in streams):
-        text = "the replicas of language models do not survive failures of devices: leave out faults, or the service"
-        problems.append(scenario.document.problem(("faults",), text))
     if problems:
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
