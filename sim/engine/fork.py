@@ -78,18 +78,11 @@ def fork(simulation: Simulation, within_round: bool = False) -> Simulation:
     One that is made while the policy decides (`within_round`) begins that round anew: its policy is asked at the same
     instant, after what has been decided so far.
     """
-    copier = Copier()
     run = simulation.input
+    known: dict[int, Any] = {id(simulation.sources.progress): None}
     if run.closed:  # its clients write the times at which they send into the columns
-        copier.known[id(run.tasks)] = with_own_columns(run).tasks
-    copier.known[id(simulation.sources.progress)] = None
-    collecting = gc.isenabled()
-    gc.disable()  # everything made here stays
-    try:
-        copy: Simulation = copier.copy(simulation)
-    finally:
-        if collecting:
-            gc.enable()
+        known[id(run.tasks)] = with_own_columns(run).tasks
+    copy: Simulation = Copier(known).copy(simulation)
     copy.clock.round_due = copy.clock.round_due or within_round
     return copy
 
@@ -97,8 +90,8 @@ def fork(simulation: Simulation, within_round: bool = False) -> Simulation:
 class Copier:
     """Copies what hangs together: every object once, shared ones never."""
 
-    def __init__(self) -> None:
-        self.known: dict[int, Any] = {}
+    def __init__(self, known: dict[int, Any]) -> None:
+        self.known = known
         """Copies by `id` of the original."""
         self._todo: list[tuple[Fill, Any, Any]] = []
         """Copies that are still empty."""
@@ -115,6 +108,15 @@ class Copier:
         }  # fmt: skip
 
     def copy(self, root: Any) -> Any:
+        collecting = gc.isenabled()
+        gc.disable()  # everything made here stays
+        try:
+            return self._copy(root)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _copy(self, root: Any) -> Any:
         new = self.value(root)
         self._drain()
         while self._keyed:

@@ -172,6 +172,8 @@ class Timetable:
     uploaded = ready = compute_start = compute_end = end = updated = finish_at = INF
     busy = energy = busy_rate = watts = 0.0
     rate = 1.0
+    done = 0.0
+    """Compute seconds done by `updated`, told without a look at what is left."""
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     stepwise = False

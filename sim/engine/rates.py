@@ -90,6 +90,7 @@ class Speeds:
         elapsed = now - table.updated
         if elapsed > 0:
             table.left = max(0.0, table.left - table.rate * elapsed)
+            table.done += table.rate * elapsed
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         table.updated = now

@@ -213,6 +213,15 @@ class Sliced(_Queue):
 
     # The engine's side ----------------------------------------------------------------------------------------
 
+    def end_now(self) -> int:
+        """Nobody comes any more; how many were to."""
+        arrived = self.arrived
+        left, self.total = self.total - arrived, arrived
+        self.times = self.times[:arrived]
+        self._edge, self._edge_at, self._asked_at = [], arrived, -1.0
+        self.clock.cancel(self.timer)
+        return left
+
     def _object(self, row: int) -> Task:
         """A waiting request that is looked at; it stays the same object from then on."""
         task = self._seen.get(row)

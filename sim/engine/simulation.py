@@ -112,6 +112,8 @@ class Simulation(Arrivals, Decisions, Endings):
         self.deferred = 0
         """Tasks that admission will be asked about again."""
         self._closed = False
+        self.may_strand = False
+        """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
         self.backlog: Backlog | None = None
         """Work ahead by kind, from the first question on."""
         self._planning = math.nan
@@ -297,7 +299,7 @@ class Simulation(Arrivals, Decisions, Endings):
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
         if self.iterating and not self.clock.pending:
             raise self.unanswered()
-        if self.clock.pending or self.running:
+        if self.clock.pending or self.running or self.may_strand:
             return
         if not (self.waiting or self.requests_left or any(len(queue) for queue in self.queues)):
             return

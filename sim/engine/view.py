@@ -26,7 +26,7 @@ from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
-from sim.policy.contract import PlacementRule
+from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
@@ -590,6 +590,11 @@ class EngineView:
         return item in self._places.on(device).pins
 
     # What if? -------------------------------------------------------------------------------------------------
+
+    def fork(self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
+        from sim.engine.imagined import imagine  # which few runs need
+
+        return imagine(self._simulation, scheduler, decisions, seed)
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
         return self._shadows.of(task, mode)

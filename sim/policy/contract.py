@@ -20,6 +20,7 @@ from sim.model.tasks import Item, Mode, Shape, Task, Tasks
 if TYPE_CHECKING:
     import numpy as np
 
+    from sim.model.record import Record
     from sim.policy.batching import Counter, RequestQueue
 
 # Decisions ------------------------------------------------------------------------------------------------
@@ -391,6 +392,17 @@ class Changes(Protocol):
         ...
 
 
+class Imagined(Protocol):
+    """What may come of a run, as its policy knows it (`View.fork`)."""
+
+    @property
+    def now(self) -> float: ...
+
+    def run(self, until: float = math.inf) -> Record:
+        """Play it on, once, until all is done or a time; what was written down, with that of before the fork."""
+        ...
+
+
 class View(Protocol):
     """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state.
 
@@ -536,4 +548,14 @@ class View(Protocol):
 
     def in_use(self, item: int, device: Device) -> bool:
         """Does a launch, or a copy under way, need an item on this accelerator?"""
+        ...
+
+    def fork(self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
+        """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
+
+        Tasks take their estimates, nobody else arrives, nothing fails, random numbers are those of `seed`; the run
+        itself never notices.  A scheduler that is a field of the policy's own, and that the policy keeps informed, is
+        copied with all that it knows; any other is told of the tasks that wait.  UsageError for language models and
+        for schedulers that plan beforehand.
+        """
         ...
