@@ -39,6 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if whole_gallery or not named:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
+    for item in items:
+        if item.path.name == "test_shipped_scenarios.py":
+            item.add_marker(pytest.mark.xdist_group(tiers.runs_shared(item.name)))
     if not tiers.whole:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]

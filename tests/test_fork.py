@@ -80,7 +80,11 @@ def test_random_systems(seed: int) -> None:
     look(lambda: random_system(seed, nodes=1 + seed % 4).run_input(PolicySpec("scheduler", policy).make()), seed)
 
 
+LONG = {"four-generations", "cnn-alone", "fgd", "two-jobs-on-one-gpu", "elastic-training"}
+"""Scenarios that take long and have nothing that others have not."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one.name for one in shipped()])
+@pytest.mark.parametrize("name", [one.name for one in shipped() if one.name not in LONG])
 def test_shipped(name: str) -> None:
     look(lambda: load(name).build(None, 0), forks=1)

@@ -529,7 +529,7 @@ def openb_pods(types, started):
             if key not in shapes:
                 cpus, memory, gpus, milli = key
                 share = WHOLE if gpus > 1 else micro_share(milli / 1000)
-                host = {"cpus": cpus, "memory": memory * MIB}
+                host = {"millicores": cpus, "memory": memory * MIB}
                 on_gpus = [Mode(name, kind, gpus=gpus, share=share, **host) for name, kind in types.items()]
                 shapes[key] = Shape(on_gpus if gpus else [Mode("cpu", CPU, **host)])
             ended, began = (float(row[name] or "nan") for name in ("deletion_time", "scheduled_time"))

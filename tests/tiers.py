@@ -31,3 +31,14 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
         row if number in kept else pytest.param(*row.values, marks=[*row.marks, pytest.mark.slow], id=row.id)
         for number, row in enumerate(every)
     ]
+
+
+TOGETHER = ("async_", "the_table_of_sens", "pcie_and_images")
+
+
+def runs_shared(test: str) -> str:
+    """The group of tests of shipped scenarios that look at the same runs: one process makes them once for all."""
+    name, _, parameter = test.removeprefix("test_").partition("[")
+    if name.startswith(TOGETHER):
+        return "async-latency"
+    return parameter.rstrip("]") if name == "nobody_waits_for_ever" else name.replace("_", "-")

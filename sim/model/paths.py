@@ -1,4 +1,7 @@
-"""Paths inside scenario files: relative to the file that names them."""
+"""Paths inside scenario files: relative to the file that names them, or else to the working directory.
+
+The latter is for what is named on a command line; a scenario that ships has no folder of the user's.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from sim.model.units import shown
 def _existing(value: Any, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError("expected a file name")
-    path = Path(value)
+    given = path = Path(value)
     if not path.is_absolute():
         path = Path((info.context or {}).get("base", ".")) / path
     try:
+        if not path.exists() and given.is_file():
+            path = given.absolute()
         found, folder = path.is_file(), path.is_dir()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
         found = folder = False
@@ -29,4 +34,4 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
 
 
 ExistingFile = Annotated[Path, BeforeValidator(_existing), WithJsonSchema({"type": "string"})]
-"""A file that exists; the validation context's `base` is the folder of the scenario file."""
+"""A file that exists; the validation context's `base` is the folder of the scenario file, which is looked at first."""
