@@ -126,7 +126,8 @@ def test_better_than_heft_on_graphs(search):
     for seed in range(3):
         given = random_problem(seed, graph=True, size=40)
         plan = search().plan(given)
-        found.append(plan.makespan / plan.notes["seed_makespan"])
+        assert plan.makespan <= plan.notes["seed_makespan"]  # of the best of several cheap planners
+        found.append(plan.makespan / Heft().plan(given).makespan)
     assert np.mean(found) < 0.98
 
 
