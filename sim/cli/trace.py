@@ -97,20 +97,23 @@ def map_(
     """
     from sim.errors import Problem, ScenarioError
     from sim.model.files import write_text, write_whole
-    from sim.workload.mapped_rows import rows_of
-    from sim.workload.propose import form_of, propose, written
-    from sim.workload.recognise import recognise
+    from sim.workload.propose import proposal_of, written
+    from sim.workload.recognise import node_list, recognise
 
     path = Path(file)
     if not path.is_file():
         raise ScenarioError(Problem("there is no such file", file=file))
     if out is not None and out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it")
+    nodes = node_list(path)
+    if nodes is not None:
+        text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
+        raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
     known = recognise(path)
-    if known is not None and known != "tasks":
+    known = None if known == "tasks" else known
+    if known is not None:
         console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
-    told = form or form_of(path)
-    proposal = propose(path, told, rows_of(path, told, {"tab": "\t"}.get(separator or "", separator)))
+    proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known)
     if separator is not None:
         proposal.keys["separator"] = separator
     if out is not None:

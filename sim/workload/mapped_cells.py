@@ -25,12 +25,21 @@ LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 SIZES = {**SIZE, **LETTERS, **{f"{letter}i": factor for letter, factor in LETTERS.items()}}
 _LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS for end in ("", "B", "iB")}
 """Sizes in whatever case; bits are written as such nowhere in logs."""
+COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+,\d+)")
+"""Numbers with a decimal comma, and points between thousands."""
+MOST_COUNT = 1e6
 COUNTS = {"milli": 1000.0, "percent": 100.0}
 """What one unit of a count is divided by."""
 EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
 ISO = "iso"
 
 _CLOCK = re.compile(r"(?:(\d+)(?:-| days?,? ))?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}(?:\.\d+)?))?")
+_PARTS = re.compile(
+    r"(?:(\d+)\s*d(?:ays?)?,?)?\s*(?:(\d+)\s*h(?:(?:ou)?rs?)?)?\s*(?:(\d+)\s*m(?:in(?:ute)?s?)?)?"
+    r"\s*(?:(\d+(?:\.\d+)?)\s*s(?:ec(?:ond)?s?)?)?",
+    re.IGNORECASE,
+)
+_ISO_PARTS = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Zµ]+)")
 _LONG_FRACTION = re.compile(r"(\.\d{6})\d+")
 _AS_ISO = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
@@ -44,8 +53,9 @@ def plain(value: Any) -> float:
         return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
-    comma = isinstance(value, str) and NUMBER.fullmatch(value.replace(",", ""))
-    raise ValueError("is not a number" + ("; numbers are written without separators, as 1234.5" if comma else ""))
+    comma = isinstance(value, str) and (COMMA.fullmatch(value) or NUMBER.fullmatch(value.replace(",", "")))
+    hint = '; numbers are written as 1234.5 (in a CSV, decimal: "," reads 1234,5)' if comma else ""
+    raise ValueError(f"is not a number{hint}")
 
 
 def number(least: float = 0.0, most: float = MOST_SECONDS, divisor: float = 1.0) -> Cell:
@@ -89,6 +99,8 @@ def duration(unit: str | None) -> Cell:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
             found = clock(value)
             if found is None:
+                found = composite(value)
+            if found is None:
                 found = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
@@ -109,6 +121,44 @@ def clock(text: str) -> float | None:
         numbers = [0.0, *numbers]
     hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
     return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def composite(text: str) -> float | None:
+    """Seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`; None for others."""
+    match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def count(unit: str | None) -> Cell:
+    """Reads counts: numbers, in thousandths or hundredths where the unit says so, and `500m` (0.5, as Kubernetes)."""
+    divisor = COUNTS[unit] if unit else 1.0
+
+    def read(value: Any) -> float:
+        if isinstance(value, str) and value.endswith("m") and NUMBER.fullmatch(value[:-1]):
+            if unit is not None:
+                raise ValueError(f"has a unit of its own, and units says {unit}")
+            return bounded(float(value[:-1]) / COUNTS["milli"], most=MOST_COUNT)
+        return bounded(plain(value) / divisor, most=MOST_COUNT)
+
+    return read
+
+
+def with_point(read: Cell) -> Cell:
+    """Reads what is written with a decimal comma, as `1.234,5`."""
+
+    def pointed(value: Any) -> float:
+        if not isinstance(value, str):
+            return read(value)
+        if COMMA.fullmatch(value):
+            return read(value.replace(".", "").replace(",", "."))
+        if "." in value and NUMBER.fullmatch(value):
+            raise ValueError('has a decimal point, and decimal says ","')
+        return read(value)
+
+    return pointed
 
 
 def size(unit: str | None) -> Cell:
