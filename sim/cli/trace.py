@@ -145,7 +145,13 @@ def map_(
     metavar="YAML",
     help="Write the scenario with what was inferred there.",
 )
-@click.option("--force", is_flag=True, help="Replace YAML if it exists.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="HTML",
+    help="Write what it says of recorded waits there, with a picture.",
+)
+@click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
     file: str,
@@ -155,6 +161,7 @@ def validate(
     cluster: str | None,
     policy: str | None,
     out: Path | None,
+    page: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -171,11 +178,14 @@ def validate(
     """
     from sim.cli import recorded_waits
     from sim.errors import UsageError
+    from sim.report import recorded_waits as report
+    from sim.report.html.of_waits import write_waits
 
-    if out is not None and out.exists() and not force:
-        raise click.UsageError(f"{out} exists; --force replaces it")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    for option, target in (("--out", out), ("--page", page)):
+        if target is not None and target.exists() and not force:
+            raise click.UsageError(f"{target} exists; --force replaces it")
+        if target is not None and not target.parent.is_dir():
+            raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
     if not _in_yaml(file):
         form = format_of(file, form)
     source = _source(file, form, options, cluster)
@@ -198,11 +208,16 @@ def validate(
         subject = recorded_waits.subject_of(Path(file), source, trace, table)
         explained, compared = recorded_waits.told(subject, policy, simulate, out, as_json)
         if explained is not None:
-            found["waits"] = recorded_waits.mapping(explained, compared, simulate)
-            text += recorded_waits.lines(explained, compared, simulate)
+            found["waits"] = report.mapping(explained, compared, simulate)
+            text += report.lines(explained, compared, simulate)
             remarks += compared.notes if compared is not None and simulate else []
-    elif out is not None:
-        raise UsageError("--out writes the scenario of one log of jobs; this is none")
+        if page is not None:
+            if explained is None:
+                raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
+            write_waits(page, Path(file).name, explained, compared, simulate, remarks)
+            console.note(f"page: {page}")
+    elif out is not None or page is not None:
+        raise UsageError("--out and --page are for one log of jobs; this is none")
     if as_json:
         console.as_json(found)
     else:

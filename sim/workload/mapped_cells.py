@@ -54,7 +54,7 @@ def plain(value: Any) -> float:
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
     comma = isinstance(value, str) and (COMMA.fullmatch(value) or NUMBER.fullmatch(value.replace(",", "")))
-    hint = '; numbers are written as 1234.5 (in a CSV, decimal: "," reads 1234,5)' if comma else ""
+    hint = '; numbers are written as 1234.5 (a mapped CSV may say decimal: ",")' if comma else ""
     raise ValueError(f"is not a number{hint}")
 
 
