@@ -6,6 +6,7 @@ times that are drawn have the quantiles that were measured.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -239,7 +240,7 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compute", "message"),
     [
-        ({"2": "5 ms", "1": "6 ms"}, "compute.table: batch sizes increase, and 1 stands behind 2"),
+        ({"2": "5 ms", "1": "6 ms"}, "compute.1: batch sizes increase, and 1 stands behind 2"),
         ({1: "5 ms", 2: "0 ms"}, 'batches of 2: "0 ms" is no time that a batch takes; it must be above 0'),
         ({1: "5 ms", 2: "-1 ms"}, 'batches of 2: "-1 ms" is negative'),
         ({0: "5 ms"}, '"0" is not a batch size: a whole number from 1 to 1,000,000'),
@@ -259,6 +260,25 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_table_that_is_none(compute: Any, message: str) -> None:
     assert message in refused(compute, max_batch=1)
+
+
+@pytest.mark.parametrize(
+    ("compute", "place"),
+    [
+        ("\n        1: 5 ms\n        4: 6 ms\n        2: 7 ms", "13:9: workload.0.service.compute.2: batch sizes"),
+        ("\n        table:\n          1: 5 ms\n          2: 7", "13:11: workload.0.service.compute.table.2: batches"),
+        ("\n        1: 5 ms\n        two: 6 ms", '12:9: workload.0.service.compute.two: "two" is not a batch size'),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_table_stands_at_its_size(tmp_path: Path, compute: str, place: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: s\nhorizon: 1 s\ncluster:\n  nodes:\n    gpus: {type: t4}\nworkload:\n  - name: a\n"
+        f"    arrivals: {{process: poisson, rate: 5/s}}\n    service:\n      compute:{compute}\n"
+    )
+    done = CliRunner().invoke(main, ["run", str(path)])
+    assert done.exit_code == 3
+    assert f"s.yaml:{place}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -354,6 +374,20 @@ def test_perf_analyzer_is_replayed(tmp_path: Path) -> None:
         assert batch["compute"].to_numpy() == pytest.approx(times.of(len(batch)), rel=1e-9)
         assert batch["upload"].to_numpy() == pytest.approx(50e-6, rel=1e-6)
         assert batch["download"].to_numpy() == pytest.approx(12e-6, rel=1e-6)
+
+
+def test_perf_analyzer_without_figures_of_the_server(tmp_path: Path) -> None:
+    """As it writes of other servers than Triton: the mean latency of the client, or else its median, counts."""
+    for size, latency in ((1, 5000), (2, 6000), (4, 8000)):
+        head = "Request Rate,Inferences/Second,Client Send,Client Recv,p50 latency,Avg latency\n"
+        (tmp_path / f"b{size}.csv").write_text(f"{head}10,500,60,5,1,{latency}\n20,700,60,5,1,{2 * latency}\n")
+    words = [word for size in (1, 2, 4) for word in ("--from", f"{size}={tmp_path / f'b{size}.csv'}")]
+    done = calibrate(*words, "--out", tmp_path, "--name", "net", "--json")
+    assert done.exit_code == 0, done.output
+    assert "tells nothing of the server: the latency that the client saw" in done.stderr
+    assert "in flight" not in done.stderr
+    compute = json.loads(done.stdout)["profile"]["service"]["compute"]
+    assert compute == {"per_item": "1 ms", "fixed": "4 ms"}
 
 
 def test_the_batch_size_is_a_column_where_files_were_put_together(tmp_path: Path) -> None:

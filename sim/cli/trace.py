@@ -97,7 +97,8 @@ def map_(
     """
     from sim.errors import Problem, ScenarioError
     from sim.model.files import write_text, write_whole
-    from sim.workload.propose import proposal_of, written
+    from sim.workload.proposal_text import written
+    from sim.workload.propose import proposal_of
     from sim.workload.recognise import node_list, recognise
 
     path = Path(file)

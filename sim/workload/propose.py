@@ -7,19 +7,19 @@ the same, days and months that could be the other way round, numbers without a u
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sim.errors import ScenarioError
 from sim.model.units import shown
-from sim.workload.column_names import NAMES, WIDTHS, by_words, words_of
+from sim.workload.column_names import NAMES, WIDTHS, by_words
 from sim.workload.json_rows import first_sign
 from sim.workload.log_map import unit_in_name
-from sim.workload.mapped_cells import Instants, guess_form
+from sim.workload.mapped_cells import guess_form
 from sim.workload.mapped_rows import LOOKED_AT, Csv, Rows, beginning, fail, rows_of
 from sim.workload.mapping import BLANKS, NO_LIMIT, blanks_of
-from sim.workload.proposed_columns import DURATIONS, INSTANTS, MINUTES, TEXTS, Column, choose, column_of
+from sim.workload.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from sim.workload.proposed_units import amounts, durations, fractions, seconds_of
 from sim.workload.text_rows import NUMBER
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
@@ -28,24 +28,6 @@ ORDER = (
     "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node", "priority",
     "deadline",
 )  # fmt: skip
-
-
-@dataclass
-class Proposal:
-    """Keys of a trace, and what is to be said of them: what is unsure, missing or not used."""
-
-    keys: dict[str, Any]
-    unsure: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
-    looked_at: int = 0
-    examples: dict[str, str] = field(default_factory=dict)
-    """By target: what stands in its column."""
-
-    @property
-    def lacking(self) -> list[str]:
-        """Targets without which a mapping cannot be run."""
-        return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
@@ -76,9 +58,9 @@ def propose(path: Path, form: str, rows: Rows) -> Proposal:
     chosen = _consistent(choice.chosen, found)
     _parts_of_cells(columns, chosen, found)
     _times(chosen, found)
-    _durations(chosen, found)
-    _amounts(chosen, found)
-    _fractions(columns, chosen, found)
+    durations(chosen, found)
+    amounts(chosen, found)
+    fractions(columns, chosen, found)
     _blanks(chosen, found)
     for target in ORDER:
         if target in chosen and target not in found.keys["columns"]:
@@ -201,7 +183,7 @@ def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
     """Does it hold the time between submission and start?"""
     if not {"arrival", "start"} <= set(chosen) or any(chosen[one].blank for one in ("arrival", "start")):
         return False
-    came, began = _seconds(chosen["arrival"]), _seconds(chosen["start"])
+    came, began = seconds_of(chosen["arrival"]), seconds_of(chosen["start"])
     if came is None or began is None or column.numbers is None or column.blank:
         return False
     return all(abs(b - a - wait) <= 2 for a, b, wait in zip(came, began, column.numbers, strict=True))
@@ -264,109 +246,6 @@ def _zoned(cell: Any) -> bool:
     if isinstance(cell, str):
         return bool(re.search(r"(?:Z|[+-]\d{2}:?\d{2})$", cell)) and ":" in cell
     return getattr(cell, "tzinfo", None) is not None
-
-
-def _durations(chosen: dict[str, Column], found: Proposal) -> None:
-    """Units of durations, and how long jobs run where no column says so."""
-    units = found.keys.setdefault("units", {})
-    for target in DURATIONS:
-        column = chosen.get(target)
-        if column is None or column.typed:
-            continue
-        if column.numbers is None:
-            short = [one for one in column.cells if isinstance(one, str) and re.fullmatch(r"\d+:\d+", one)]
-            if short:
-                found.unsure.append(f'{target}: "{short[0]}" is read as minutes and seconds, as Slurm writes it')
-            continue
-        told = unit_in_name(column.name, "duration")
-        if told:
-            units[target] = _unit_of(told[1][0])
-            continue
-        measured = _measured(target, chosen)
-        minutes = column.plain.endswith(MINUTES)
-        units[target] = measured or ("min" if minutes else "s")
-        if not measured:
-            what = "may be minutes or a minimum" if minutes else "has no unit in its name"
-            found.unsure.append(f'units: "{column.name}" ({target}) {what}; {units[target]} was taken')
-    if "duration" not in chosen and {"start", "end"} <= set(chosen):
-        found.keys["columns"]["duration"] = {"difference": [chosen["end"].name, chosen["start"].name]}
-
-
-def _unit_of(factor: float) -> str:
-    return {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}[factor]
-
-
-def _measured(target: str, chosen: dict[str, Column]) -> str:
-    """The unit in which a duration agrees with end − start, where the rows tell both."""
-    if target != "duration" or not {"start", "end"} <= set(chosen):
-        return ""
-    start, end, took = (chosen[one] for one in ("start", "end", "duration"))
-    if start.blank or end.blank or took.blank:
-        return ""
-    ends, starts = _seconds(end), _seconds(start)
-    if ends is None or starts is None or took.numbers is None:
-        return ""
-    ratios = [(b - a) / t for b, a, t in zip(ends, starts, took.numbers, strict=True) if t > 0 and b - a > 60]
-    if not ratios:
-        return ""
-    middle = sorted(ratios)[len(ratios) // 2]
-    near = [(abs(middle / factor - 1), unit) for factor, unit in
-            ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))]  # fmt: skip
-    off, unit = min(near)
-    return unit if off < 0.02 else ""
-
-
-def _seconds(column: Column) -> list[float] | None:
-    if column.numbers is not None:
-        return column.numbers
-    form = None if column.typed or not column.forms else column.forms[0]
-    read = Instants(form, None)
-    try:
-        return [read(cell) for cell in column.cells]
-    except ValueError:
-        return None
-
-
-def _amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Units of memory, and fractions."""
-    units = found.keys.setdefault("units", {})
-    for target in ("memory", "gpu_memory"):
-        column = chosen.get(target)
-        if column is None or column.numbers is None:
-            continue
-        told = unit_in_name(column.name, "size")
-        if told:
-            units[target] = {1.0: "B", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB", 2.0**40: "TiB"}[told[1][-1]]
-            if len(told[1]) > 1:
-                text = f'units: "{column.name}" was taken as {units[target]} (powers of 1,024)'
-                found.unsure.append(f"{text}; {told[0].upper()} would be powers of 1,000")
-            continue
-        highest = max(column.numbers, default=0.0)
-        units[target] = "GiB" if highest < 2048 else "MiB" if highest < 1e8 else "B"
-        text = f'units: "{column.name}" holds numbers up to {highest:g} and says no unit; {units[target]} was taken'
-        found.unsure.append(text)
-    for target in ("gpus", "cpus"):
-        column = chosen.get(target)
-        if column is not None and "milli" in column.name.casefold():
-            units[target] = "milli"
-        elif target == "gpus" and column is not None and column.numbers is not None:
-            hundredths = max(column.numbers) >= 50 and all(value % 25 == 0 for value in column.numbers)
-            text = f'"{column.name}" (gpus) looks like hundredths of a GPU; percent was taken'
-            units |= {target: "percent"} if hundredths else {}
-            found.unsure += [f"units: {text}"] if hundredths else []
-    if not units:
-        del found.keys["units"]
-
-
-def _fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Thousandths of GPUs beside a number of GPUs: how much of each one a job asks for."""
-    part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
-    gpus = chosen.get("gpus")
-    if part is None or gpus is None or part is gpus:
-        return
-    found.keys["columns"]["gpus"] = {"product": [gpus.name, part.name]}
-    found.keys.setdefault("units", {})["gpus"] = "milli"
-    found.unsure.append(f'gpus: "{part.name}" was taken for thousandths of each of "{gpus.name}"')
 
 
 def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
@@ -439,38 +318,3 @@ def form_of(path: Path) -> str:
     if sign == "[":
         raise fail(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
     return "jsonl" if sign == "{" else "csv"
-
-
-def written(proposal: Proposal) -> str:
-    """The proposal as YAML to paste, with what there is to say of it in comments."""
-    keys = proposal.keys
-    if "columns" not in keys:
-        told = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
-        return f"# The reader of {keys['format']} knows its columns.\nworkload:\n  - trace: {{{told}}}\n"
-    lines = [f"# Proposed from the header and the first {proposal.looked_at:,} rows."]
-    lacking = proposal.lacking
-    if lacking:
-        lines.append(f"# It cannot be run before {' and '.join(lacking)} {'are' if lacking[1:] else 'is'} mapped.")
-    lines += [f"# unsure: {text}" for text in proposal.unsure]
-    lines += [f"# missing: {text}" for text in proposal.missing]
-    if proposal.unused:
-        lines.append(f"# not used: {', '.join(proposal.unused)}")
-    lines += ["workload:", "  - trace:"]
-    lines += [f"      {_pair('format', keys['format'])}", f"      {_pair('path', keys['path'])}", "      columns:"]
-    pairs = [(_pair(target, column), proposal.examples.get(target, "")) for target, column in keys["columns"].items()]
-    width = max((len(pair) for pair, _ in pairs), default=0)
-    lines += [f"        {pair:<{width}}  # {example}" if example else f"        {pair}" for pair, example in pairs]
-    lines += [f"        # {target}: COLUMN" for target in lacking]
-    lines += [f"      {_pair(key, keys[key])}" for key in FURTHER if key in keys]
-    return "\n".join(lines) + "\n"
-
-
-FURTHER = ("units", "time", "missing", "missing_values", "decimal", "separator", "header")
-
-
-def _pair(key: str, value: Any) -> str:
-    """A key and its value on one line of YAML."""
-    import yaml
-
-    text = yaml.safe_dump({key: value}, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
-    return text.strip()[1:-1]

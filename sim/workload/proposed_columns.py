@@ -30,6 +30,24 @@ BY_WORDS = 1000
 
 
 @dataclass
+class Proposal:
+    """Keys of a trace, and what is to be said of them: what is unsure, missing or not used."""
+
+    keys: dict[str, Any]
+    unsure: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    looked_at: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
+    """By target: what stands in its column."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """Targets without which a mapping cannot be run."""
+        return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
+
+
+@dataclass
 class Column:
     """The cells of a column in the first rows, blank ones apart."""
 
