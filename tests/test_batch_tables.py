@@ -467,3 +467,80 @@ def test_calibrate_from_is_used_rightly(tmp_path: Path, latencies: Path) -> None
     done = calibrate("--from", latencies, "--batch", "size", "--time", "p50_ms", "--out", tmp_path, "--name", "n")
     assert done.exit_code == 3
     assert "the batch size 1 stands in line 2 already" in done.stderr
+
+
+# Steps of language models ------------------------------------------------------------------------------------------
+
+STEP = {"fixed": "10 ms", "per_context_token": "0.1 us"}
+DECODE = {1: "10.5 ms", 4: "12 ms", 16: "18 ms"}
+PREFILL = {1: "10.1 ms", 64: "16.4 ms", 512: "61.2 ms"}
+
+
+def chat(step: dict[str, Any], count: int = 120, **keys: Any) -> dict[str, Any]:
+    """Requests of a language model on one replica."""
+    sizes = {"prompt": {"distribution": "lognormal", "mean": 300, "cv": 1}, "output": 60}
+    return {
+        "name": "chat",
+        "seed": 2,
+        "cluster": {"nodes": {"gpus": {"type": "a100", "count": 1, "memory": "80 GB"}, "pcie": {"upload": "20 GB/s"}}},
+        "workload": {
+            "name": "chat", "tokens": keys.pop("tokens", sizes), "count": count,
+            "arrivals": keys.pop("arrivals", {"process": "poisson", "rate": "4/s"}),
+            "service": {"kind": "llm", "kv": {"per_token": "1 MB"}, "step": {**STEP, **step}, **keys},
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [None, 64, 512])
+def test_tables_of_steps_that_are_lines_give_the_lines_results(chunk: int | None) -> None:
+    keys = {"max_sequences": 16} if chunk is None else {"max_sequences": 16, "prefill_chunk": chunk}
+    prefill = {"table": PREFILL, "extrapolate": True} if chunk is None else PREFILL
+    line = sim.run(chat({"per_sequence": "0.5 ms", "per_prompt_token": "0.1 ms"}, **keys), check=True).tasks
+    for step in (
+        {"decode": DECODE, "prefill": prefill},
+        {"decode": DECODE, "per_prompt_token": "0.1 ms"},
+        {"per_sequence": "0.5 ms", "prefill": prefill},
+    ):
+        found = sim.run(chat(step, **keys), check=True).tasks
+        for column in ("start", "finish", "response"):
+            np.testing.assert_allclose(found[column], line[column], rtol=1e-12)
+
+
+def test_steps_take_what_was_measured() -> None:
+    """Requests that come together go in step: their prompts are read at once, and all decode until the last."""
+    sizes, stepped = {"prompt": 40, "output": 30}, {"table": {1: "11 ms", 2: "12 ms", 4: "19 ms"}, "between": "step"}
+    for count, prefill, decode in ((1, 0.014, 0.011), (2, 0.018, 0.012), (3, 0.022, 0.019)):
+        tasks = sim.run(
+            chat({"decode": stepped, "prefill": {40: "14 ms", 80: "18 ms", 120: "22 ms"}}, count=count, tokens=sizes,
+                 arrivals={"process": "all_at_once", "count": count}, prefill_chunk=120),
+            check=True,
+        ).tasks  # fmt: skip
+        context = sum(count * (40 + made) for made in range(1, 30))
+        assert tasks["response"].to_numpy() == pytest.approx(prefill + 29 * decode + 1e-7 * context, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ({"decode": {1: "15 ms"}, "per_sequence": "1 ms"}, "step.decode: a table and per_sequence cannot stand"),
+        ({"decode": {1: "5 ms"}}, "step.fixed: every step takes at least that, and decode has a shorter one"),
+        ({"decode": {2: "15 ms", 1: "16 ms"}}, "step.decode.1: batch sizes increase, and 1 stands behind 2"),
+        ({"decode": {1: ["15 ms", "16 ms"]}}, "step.decode: times of steps are not drawn"),
+        ({"prefill": {1: "15 ms"}}, "prefill_chunk: the largest measured number of step.prefill is 1"),
+        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_sequences: the largest measured number of step.decode is 8"),
+    ],
+)
+def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        sim.load(chat(step, max_sequences=16))
+    assert message in str(caught.value)
+
+
+def test_no_more_sequences_than_were_measured_unless_it_is_said() -> None:
+    document = chat({"decode": {1: "11 ms", 2: "12 ms"}, "per_prompt_token": "0.1 ms"}, count=40)
+    running = sim.run(document, check=True)
+    events = sorted([(t, 1) for t in running.tasks["start"]] + [(t, -1) for t in running.tasks["finish"]])
+    assert max(np.cumsum([change for _, change in events])) <= 2
+    document["workload"]["service"]["step"]["decode"] = {"table": {1: "11 ms", 2: "12 ms"}, "extrapolate": True}
+    told = sim.run(document, check=True).record.input.warnings
+    assert any("steps of more than 2, the largest measured size" in text for text in told)

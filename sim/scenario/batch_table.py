@@ -31,6 +31,12 @@ KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_
 """Keys of a stage that is no mapping of sizes to times."""
 
 
+INLINE = {
+    "type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1,
+}  # fmt: skip
+"""JSON Schema of a table that is written as a mapping of sizes to times."""
+
+
 def short(value: Any) -> Any:
     """`5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
     if isinstance(value, str):
@@ -202,17 +208,18 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> Spread:
     return Spread(tuple(seconds), tuple(ranks))
 
 
-def remarks(table: StageTable, what: str, extrapolated: bool) -> list[str]:
-    """What is to be known of a table, without its subject's name."""
+def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
+    """What is to be known of a table, without its subject's name; `sizes` says of what its sizes are."""
     found = []
     fallen = table.falls(FALL)
     if fallen is not None:
         size, slower = fallen
+        one = "a batch of" if sizes == "batches of" else sizes
         pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
-        found.append(f"{what}: a batch of {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        found.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]
         found.append(
-            f"{what}: batches of more than {largest}, the largest measured size, take what the last two foretell"
+            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two foretell"
         )
     return found
