@@ -503,6 +503,7 @@ def test_public_logs_by_their_proposals() -> None:
         "philly": "philly/philly_flat_2017-10-09_to_11.csv",
         "helios": "schema_samples/helios/cluster_log.csv",
         "acme": "schema_samples/acme/trace_seren.csv",
+        "openb": "openb/openb_pod_list_default_first2000.csv",
     }
     for name, path in logs.items():
         file = DATA / path

@@ -120,6 +120,8 @@ class MappedJobs:
         readers = self._operands(target, source)
         pairs = zip(readers, parts, source.columns, strict=True)
         values = [_reading(reader, part, column) for reader, part, column in pairs]
+        if source.operation == "product" and kind_of(target) == "count":
+            return _reading(self.readers[target], math.prod(values), source.columns[0])
         if source.operation == "product":
             return math.prod(values)
         if source.operation == "sum":
@@ -131,6 +133,8 @@ class MappedJobs:
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
             factor = cells_of.with_point(_factor) if self.made.comma else _factor
+            if kind == "count":  # the unit is that of the product: 1 times 470 milli is the float 0.47
+                return [factor] * count
             return [self.readers[target], *[factor] * (count - 1)]
         if kind == "instant":
             span = cells_of.duration(self.made.units.get(target))
