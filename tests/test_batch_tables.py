@@ -6,6 +6,7 @@ times that are drawn have the quantiles that were measured.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -239,7 +240,7 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compute", "message"),
     [
-        ({"2": "5 ms", "1": "6 ms"}, "compute.table: batch sizes increase, and 1 stands behind 2"),
+        ({"2": "5 ms", "1": "6 ms"}, "compute.1: batch sizes increase, and 1 stands behind 2"),
         ({1: "5 ms", 2: "0 ms"}, 'batches of 2: "0 ms" is no time that a batch takes; it must be above 0'),
         ({1: "5 ms", 2: "-1 ms"}, 'batches of 2: "-1 ms" is negative'),
         ({0: "5 ms"}, '"0" is not a batch size: a whole number from 1 to 1,000,000'),
@@ -259,6 +260,25 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_table_that_is_none(compute: Any, message: str) -> None:
     assert message in refused(compute, max_batch=1)
+
+
+@pytest.mark.parametrize(
+    ("compute", "place"),
+    [
+        ("\n        1: 5 ms\n        4: 6 ms\n        2: 7 ms", "13:9: workload.0.service.compute.2: batch sizes"),
+        ("\n        table:\n          1: 5 ms\n          2: 7", "13:11: workload.0.service.compute.table.2: batches"),
+        ("\n        1: 5 ms\n        two: 6 ms", '12:9: workload.0.service.compute.two: "two" is not a batch size'),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_table_stands_at_its_size(tmp_path: Path, compute: str, place: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: s\nhorizon: 1 s\ncluster:\n  nodes:\n    gpus: {type: t4}\nworkload:\n  - name: a\n"
+        f"    arrivals: {{process: poisson, rate: 5/s}}\n    service:\n      compute:{compute}\n"
+    )
+    done = CliRunner().invoke(main, ["run", str(path)])
+    assert done.exit_code == 3
+    assert f"s.yaml:{place}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -356,6 +376,20 @@ def test_perf_analyzer_is_replayed(tmp_path: Path) -> None:
         assert batch["download"].to_numpy() == pytest.approx(12e-6, rel=1e-6)
 
 
+def test_perf_analyzer_without_figures_of_the_server(tmp_path: Path) -> None:
+    """As it writes of other servers than Triton: the mean latency of the client, or else its median, counts."""
+    for size, latency in ((1, 5000), (2, 6000), (4, 8000)):
+        head = "Request Rate,Inferences/Second,Client Send,Client Recv,p50 latency,Avg latency\n"
+        (tmp_path / f"b{size}.csv").write_text(f"{head}10,500,60,5,1,{latency}\n20,700,60,5,1,{2 * latency}\n")
+    words = [word for size in (1, 2, 4) for word in ("--from", f"{size}={tmp_path / f'b{size}.csv'}")]
+    done = calibrate(*words, "--out", tmp_path, "--name", "net", "--json")
+    assert done.exit_code == 0, done.output
+    assert "tells nothing of the server: the latency that the client saw" in done.stderr
+    assert "in flight" not in done.stderr
+    compute = json.loads(done.stdout)["profile"]["service"]["compute"]
+    assert compute == {"per_item": "1 ms", "fixed": "4 ms"}
+
+
 def test_the_batch_size_is_a_column_where_files_were_put_together(tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
     row = "1,500,60,900,20,50,{},12,5,6000,6100,6200,6300\n"
@@ -433,3 +467,80 @@ def test_calibrate_from_is_used_rightly(tmp_path: Path, latencies: Path) -> None
     done = calibrate("--from", latencies, "--batch", "size", "--time", "p50_ms", "--out", tmp_path, "--name", "n")
     assert done.exit_code == 3
     assert "the batch size 1 stands in line 2 already" in done.stderr
+
+
+# Steps of language models ------------------------------------------------------------------------------------------
+
+STEP = {"fixed": "10 ms", "per_context_token": "0.1 us"}
+DECODE = {1: "10.5 ms", 4: "12 ms", 16: "18 ms"}
+PREFILL = {1: "10.1 ms", 64: "16.4 ms", 512: "61.2 ms"}
+
+
+def chat(step: dict[str, Any], count: int = 120, **keys: Any) -> dict[str, Any]:
+    """Requests of a language model on one replica."""
+    sizes = {"prompt": {"distribution": "lognormal", "mean": 300, "cv": 1}, "output": 60}
+    return {
+        "name": "chat",
+        "seed": 2,
+        "cluster": {"nodes": {"gpus": {"type": "a100", "count": 1, "memory": "80 GB"}, "pcie": {"upload": "20 GB/s"}}},
+        "workload": {
+            "name": "chat", "tokens": keys.pop("tokens", sizes), "count": count,
+            "arrivals": keys.pop("arrivals", {"process": "poisson", "rate": "4/s"}),
+            "service": {"kind": "llm", "kv": {"per_token": "1 MB"}, "step": {**STEP, **step}, **keys},
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [None, 64, 512])
+def test_tables_of_steps_that_are_lines_give_the_lines_results(chunk: int | None) -> None:
+    keys = {"max_sequences": 16} if chunk is None else {"max_sequences": 16, "prefill_chunk": chunk}
+    prefill = {"table": PREFILL, "extrapolate": True} if chunk is None else PREFILL
+    line = sim.run(chat({"per_sequence": "0.5 ms", "per_prompt_token": "0.1 ms"}, **keys), check=True).tasks
+    for step in (
+        {"decode": DECODE, "prefill": prefill},
+        {"decode": DECODE, "per_prompt_token": "0.1 ms"},
+        {"per_sequence": "0.5 ms", "prefill": prefill},
+    ):
+        found = sim.run(chat(step, **keys), check=True).tasks
+        for column in ("start", "finish", "response"):
+            np.testing.assert_allclose(found[column], line[column], rtol=1e-12)
+
+
+def test_steps_take_what_was_measured() -> None:
+    """Requests that come together go in step: their prompts are read at once, and all decode until the last."""
+    sizes, stepped = {"prompt": 40, "output": 30}, {"table": {1: "11 ms", 2: "12 ms", 4: "19 ms"}, "between": "step"}
+    for count, prefill, decode in ((1, 0.014, 0.011), (2, 0.018, 0.012), (3, 0.022, 0.019)):
+        tasks = sim.run(
+            chat({"decode": stepped, "prefill": {40: "14 ms", 80: "18 ms", 120: "22 ms"}}, count=count, tokens=sizes,
+                 arrivals={"process": "all_at_once", "count": count}, prefill_chunk=120),
+            check=True,
+        ).tasks  # fmt: skip
+        context = sum(count * (40 + made) for made in range(1, 30))
+        assert tasks["response"].to_numpy() == pytest.approx(prefill + 29 * decode + 1e-7 * context, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ({"decode": {1: "15 ms"}, "per_sequence": "1 ms"}, "step.decode: a table and per_sequence cannot stand"),
+        ({"decode": {1: "5 ms"}}, "step.fixed: every step takes at least that, and decode has a shorter one"),
+        ({"decode": {2: "15 ms", 1: "16 ms"}}, "step.decode.1: batch sizes increase, and 1 stands behind 2"),
+        ({"decode": {1: ["15 ms", "16 ms"]}}, "step.decode: times of steps are not drawn"),
+        ({"prefill": {1: "15 ms"}}, "prefill_chunk: the largest measured number of step.prefill is 1"),
+        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_sequences: the largest measured number of step.decode is 8"),
+    ],
+)
+def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        sim.load(chat(step, max_sequences=16))
+    assert message in str(caught.value)
+
+
+def test_no_more_sequences_than_were_measured_unless_it_is_said() -> None:
+    document = chat({"decode": {1: "11 ms", 2: "12 ms"}, "per_prompt_token": "0.1 ms"}, count=40)
+    running = sim.run(document, check=True)
+    events = sorted([(t, 1) for t in running.tasks["start"]] + [(t, -1) for t in running.tasks["finish"]])
+    assert max(np.cumsum([change for _, change in events])) <= 2
+    document["workload"]["service"]["step"]["decode"] = {"table": {1: "11 ms", 2: "12 ms"}, "extrapolate": True}
+    told = sim.run(document, check=True).record.input.warnings
+    assert any("steps of more than 2, the largest measured size" in text for text in told)

@@ -647,7 +647,7 @@ def test_a_limit_on_the_prompts_of_a_step_that_the_load_does_not_allow_is_a_warn
 
 def test_the_example_of_the_documentation_runs():
     text = (Path(__file__).parent.parent / "docs" / "llm.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    example, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     result = sim.run(yaml.safe_load(example), check=True)
     assert result.metric("completed") == 1000
     assert not result.warnings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from sim.errors import ScenarioError
 from sim.scenario import document
 from sim.scenario.trace_schema import check_traces
 from sim.workload import mapped, slurm
-from sim.workload.mapped_cells import clock, duration, guess_form, size
+from sim.workload.mapped_cells import Instants, clock, duration, guess_form, size
 from sim.workload.mapped_rows import rows_of
 from sim.workload.propose import form_of, propose
 from sim.workload.task_table import to_frame
@@ -474,6 +474,19 @@ def test_submit_time_is_not_taken_for_gpu_time(tmp_path: Path) -> None:
     assert "hetsim trace map" in done.stderr
 
 
+@pytest.mark.parametrize("form", [GERMAN, "%Y-%m-%dT%H:%M:%S", "%Y%m%d", "%H:%M %d-%m-%Y", "%d/%m/%y %H:%M"])
+def test_dates_in_full_width_are_those_of_strptime(form: str) -> None:
+    read = Instants(form, None)
+    for value in (datetime(2024, 3, 9, 7, 5, 1), datetime(1999, 12, 31, 23, 59, 59), datetime(2024, 2, 29)):
+        written = value.strftime(form)
+        expected = datetime.strptime(written, form).replace(tzinfo=UTC).timestamp()
+        assert read(written) == expected
+        assert "%Y%m" in form or read(written.replace("0", "", 1) if written[0] == "0" else written) == expected
+    for wrong in ("31.02.2024 07:05:00", "2024-02-30T00:00:00", "20240230", "25:00 01-01-2024", "0٩.03.2024 07:05:00"):
+        with pytest.raises(ValueError):
+            read(wrong)
+
+
 def test_ways_of_writing_dates() -> None:
     assert guess_form(["2024-03-01 00:00:00"])[0] == "iso"
     assert guess_form(["31.12.2024 10:00:00"]) == ["%d.%m.%Y %H:%M:%S"]
@@ -490,6 +503,7 @@ def test_public_logs_by_their_proposals() -> None:
         "philly": "philly/philly_flat_2017-10-09_to_11.csv",
         "helios": "schema_samples/helios/cluster_log.csv",
         "acme": "schema_samples/acme/trace_seren.csv",
+        "openb": "openb/openb_pod_list_default_first2000.csv",
     }
     for name, path in logs.items():
         file = DATA / path

@@ -228,6 +228,45 @@ def test_a_log_alone_is_explained_without_a_simulation(mapping: Path) -> None:
     assert "waits under" not in table.stdout
 
 
+@pytest.mark.slow
+def test_gangs_that_stay_on_one_node_are_found_and_told_on_a_page(tmp_path: Path) -> None:
+    """A log of fcfs on nodes of eight GPUs: gangs that may use several nodes would hardly wait."""
+    random = np.random.default_rng(8)
+    count = 300
+    arrival = np.sort(random.integers(0, 60_000, count)).astype(float)
+    log = pd.DataFrame({"id": range(count), "at": arrival, "took": random.integers(300, 2600, count),
+                        "gpus": random.choice([1, 2, 4, 8], count), "user": "u"})  # fmt: skip
+    nodes = [{"name": "n", "count": 4, "cpus": 1, "gpus": {"type": "gpu", "count": 8}}]
+    columns = {"id": "id", "arrival": "at", "duration": "took", "gpus": "gpus", "user": "user"}
+    trace = {"format": "csv", "path": str(tmp_path / "log.csv"), "time": "s", "columns": columns}
+    log.to_csv(tmp_path / "log.csv", index=False)
+    done = sim.run({"name": "x", "cluster": {"nodes": nodes}, "workload": [{"trace": trace}], "policy": "fcfs"})
+    log.assign(start=done.tasks["start"].to_numpy()).to_csv(tmp_path / "log.csv", index=False)
+    trace["columns"] = {**columns, "start": "start"}
+    trace["path"] = "log.csv"
+    (tmp_path / "log.yaml").write_text(json.dumps({"workload": [{"trace": trace}]}))
+    files = ["--out", tmp_path / "out.yaml", "--page", tmp_path / "page.html"]
+    found = run("trace", "validate", tmp_path / "log.yaml", "--policy", "fcfs", "--json", *files)
+    assert found.exit_code == 0, found.stderr
+    first, *_, last = json.loads(found.stdout)["waits"]["variants"]
+    assert last["name"] == "with each gang on one node"
+    assert last["correlation"] > 0.95 > 0.9 > first["correlation"]
+    assert abs(last["simulated"] / last["recorded"] - 1) < 0.1 < abs(first["simulated"] / first["recorded"] - 1)
+    assert "span" not in sim.load(tmp_path / "out.yaml").raw["workload"][0]
+    page = (tmp_path / "page.html").read_text()
+    said = ("Recorded waits of log.yaml", "Why jobs waited", "With what was inferred the correlation rises from")
+    for text in (*said, "with each gang on one node", "data:image/png;base64,"):
+        assert text in page
+    assert run("trace", "validate", tmp_path / "log.yaml", "--page", tmp_path / "page.html").exit_code == 2
+
+
+def test_a_page_of_a_log_without_recorded_starts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,arrival,gpu_time\n1,0,5\n2,3,5\n")
+    done = run("trace", "validate", tmp_path / "t.csv", "--page", tmp_path / "page.html")
+    assert done.exit_code == 2 and "no job has a recorded one" in done.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_validate_where_there_is_nothing_to_explain(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,arrival,gpu_time\n1,0,5\n2,3,5\n")
     done = run("trace", "validate", tmp_path / "t.csv")

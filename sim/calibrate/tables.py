@@ -31,6 +31,8 @@ STAGES = {
 OLD_COMPUTE = "Server Compute"
 """What versions before 2.0 wrote for all three."""
 QUEUE = "Server Queue"
+CLIENT = ("Avg latency", "p50 latency")
+"""What the client saw, of servers that tell nothing of their stages (TensorFlow Serving): the first that is there."""
 BUSY = 0.05
 """A queue that takes more than this share of the compute time is a sign of requests that wait for each other."""
 
@@ -62,21 +64,25 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
     """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
     found: dict[int, tuple[float, dict[str, float], Path]] = {}
     remarks = []
+    flying: set[int] = set()
     for size, path in files:
         rows = rows_of(path, form_of(path))
         load = next((name for name in LOADS if name in rows.names), None)
+        if _by_client(rows.names):
+            what = "the latency that the client saw, network included, was taken for the time of computing"
+            remarks.append(f"{path} tells nothing of the server: {what}")
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
             if of_size not in found or at < found[of_size][0]:
                 found[of_size] = (at, _stages(path, line, row), path)
+                (flying.add if load == LOADS[0] and at > 1 else flying.discard)(of_size)
             elif at == found[of_size][0] and found[of_size][2] != path:
                 raise fail(path, f"batches of {of_size} are measured in {found[of_size][2]} too", line)
     if not found:
         raise fail(files[0][1], "has no rows")
-    loaded = [size for size, (at, _, _) in sorted(found.items()) if at > 1]
-    if loaded:
-        text = f"batches of {', '.join(map(str, loaded))} were measured with more than one request in flight"
+    if flying:
+        text = f"batches of {', '.join(map(str, sorted(flying)))} were measured with more than one request in flight"
         remarks.append(f"{text}: their stages may contain each other's (measure with --concurrency-range 1)")
     waited = [n for n, (_, s, _) in sorted(found.items()) if s["queue"] > BUSY * s["compute"]]
     if waited:
@@ -93,16 +99,22 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
 
 
 def _rows(path: Path, rows: Rows) -> list[tuple[int, dict[str, Any]]]:
-    needed = [PERF] if OLD_COMPUTE in rows.names else [PERF, *STAGES.values()]
-    for name in needed:
-        if name not in rows.names:
-            raise fail(path, f'no column "{name}", as perf_analyzer writes', 1)
     names = rows.names
+    told = OLD_COMPUTE in names or not _by_client(names)
+    needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if told else CLIENT[1:]
+    for name in (PERF, *needed):
+        if name not in names:
+            raise fail(path, f'no column "{name}", as perf_analyzer writes', 1)
     return [
         (line, dict(zip(names, map(tidied, cells), strict=True)))
         for line, cells in rows.cells(names)
         if str(cells[0]).strip() != names[0]  # files that were put together have their headers inside
     ]
+
+
+def _by_client(names: Sequence[str]) -> bool:
+    """Does a file tell nothing of the server, so that only what the client saw is known?"""
+    return not any(name.startswith("Server ") for name in names) and any(name in names for name in CLIENT)
 
 
 def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
@@ -132,7 +144,8 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
     if STAGES["compute"] in row:
         found = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
     else:
-        found = {"upload": 0.0, "compute": _number(path, line, row, OLD_COMPUTE) / 1e6, "download": 0.0}
+        column = OLD_COMPUTE if OLD_COMPUTE in row else next(name for name in CLIENT if name in row)
+        found = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
     if not found["compute"]:
         raise fail(path, "the server computed for 0 µs; was it measured without statistics of the server?", line)
     return {**found, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

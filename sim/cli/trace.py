@@ -97,20 +97,24 @@ def map_(
     """
     from sim.errors import Problem, ScenarioError
     from sim.model.files import write_text, write_whole
-    from sim.workload.mapped_rows import rows_of
-    from sim.workload.propose import form_of, propose, written
-    from sim.workload.recognise import recognise
+    from sim.workload.proposal_text import written
+    from sim.workload.propose import proposal_of
+    from sim.workload.recognise import node_list, recognise
 
     path = Path(file)
     if not path.is_file():
         raise ScenarioError(Problem("there is no such file", file=file))
     if out is not None and out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it")
+    nodes = node_list(path)
+    if nodes is not None:
+        text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
+        raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
     known = recognise(path)
-    if known is not None and known != "tasks":
+    known = None if known == "tasks" else known
+    if known is not None:
         console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
-    told = form or form_of(path)
-    proposal = propose(path, told, rows_of(path, told, {"tab": "\t"}.get(separator or "", separator)))
+    proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known)
     if separator is not None:
         proposal.keys["separator"] = separator
     if out is not None:
@@ -142,7 +146,13 @@ def map_(
     metavar="YAML",
     help="Write the scenario with what was inferred there.",
 )
-@click.option("--force", is_flag=True, help="Replace YAML if it exists.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="HTML",
+    help="Write what it says of recorded waits there, with a picture.",
+)
+@click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
     file: str,
@@ -152,6 +162,7 @@ def validate(
     cluster: str | None,
     policy: str | None,
     out: Path | None,
+    page: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -168,11 +179,14 @@ def validate(
     """
     from sim.cli import recorded_waits
     from sim.errors import UsageError
+    from sim.report import recorded_waits as report
+    from sim.report.html.of_waits import write_waits
 
-    if out is not None and out.exists() and not force:
-        raise click.UsageError(f"{out} exists; --force replaces it")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    for option, target in (("--out", out), ("--page", page)):
+        if target is not None and target.exists() and not force:
+            raise click.UsageError(f"{target} exists; --force replaces it")
+        if target is not None and not target.parent.is_dir():
+            raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
     if not _in_yaml(file):
         form = format_of(file, form)
     source = _source(file, form, options, cluster)
@@ -195,11 +209,16 @@ def validate(
         subject = recorded_waits.subject_of(Path(file), source, trace, table)
         explained, compared = recorded_waits.told(subject, policy, simulate, out, as_json)
         if explained is not None:
-            found["waits"] = recorded_waits.mapping(explained, compared, simulate)
-            text += recorded_waits.lines(explained, compared, simulate)
+            found["waits"] = report.mapping(explained, compared, simulate)
+            text += report.lines(explained, compared, simulate)
             remarks += compared.notes if compared is not None and simulate else []
-    elif out is not None:
-        raise UsageError("--out writes the scenario of one log of jobs; this is none")
+        if page is not None:
+            if explained is None:
+                raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
+            write_waits(page, Path(file).name, explained, compared, simulate, remarks)
+            console.note(f"page: {page}")
+    elif out is not None or page is not None:
+        raise UsageError("--out and --page are for one log of jobs; this is none")
     if as_json:
         console.as_json(found)
     else:

@@ -27,11 +27,21 @@ OF_FILES = ("batch", "time", "unit", "where", "quantiles", "samples")
 """Keys that stand beside a table, and those among them that are for tables in files."""
 
 
+KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_token", *ABOUT})
+"""Keys of a stage that is no mapping of sizes to times."""
+
+
+INLINE = {
+    "type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1,
+}  # fmt: skip
+"""JSON Schema of a table that is written as a mapping of sizes to times."""
+
+
 def short(value: Any) -> Any:
     """`5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
     if isinstance(value, str):
         return {"fixed": value}
-    if isinstance(value, dict) and value and all(_is_size(key) for key in value):
+    if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
         return {"table": value}
     return value
 
@@ -135,28 +145,31 @@ class Measured(Model):
 def _inline(table: Mapping[Any, Any], stepped: bool) -> StageTable:
     """The table of a mapping: of times, of lists of samples, or of mappings of percentiles."""
     sizes = [_size(key) for key in table]
-    for before, size in zip(sizes, sizes[1:], strict=False):
-        if size <= before:
-            what = "twice" if size == before else f"behind {before}"
-            raise KeyProblem("table", f"batch sizes increase, and {size} stands {what}")
+    keys = list(table)
+    for place in range(1, len(sizes)):
+        if sizes[place] <= sizes[place - 1]:
+            what = "twice" if sizes[place] == sizes[place - 1] else f"behind {sizes[place - 1]}"
+            raise KeyProblem("table", f"batch sizes increase, and {sizes[place]} stands {what}", keys[place])
     if len(sizes) > MAX_MEASURED:
         raise KeyProblem(
             "table", f"{len(sizes):,} sizes are more than the {MAX_MEASURED:,} that are held; put it in a file"
         )
     spreads: list[Spread | None] = []
     seconds = []
-    for size, value in zip(sizes, table.values(), strict=True):
+    for size, (key, value) in zip(sizes, table.items(), strict=True):
         try:
             spread = _spread(value)
             seconds.append(spread.mean if spread is not None else _seconds(value))
         except ValueError as error:
-            raise KeyProblem("table", f"batches of {size}: {error}") from None
+            raise KeyProblem("table", f"batches of {size}: {error}", key) from None
         spreads.append(spread)
     scattered = tuple(one for one in spreads if one is not None)
     if scattered and len(scattered) < len(spreads):
         one = sizes[spreads.index(None)]
         raise KeyProblem(
-            "table", f"batches of {one} have one time, and others samples or percentiles; give them all alike"
+            "table",
+            f"batches of {one} have one time, and others samples or percentiles; give them all alike",
+            keys[spreads.index(None)],
         )
     return StageTable(tuple(sizes), tuple(seconds), stepped, scattered)
 
@@ -164,7 +177,7 @@ def _inline(table: Mapping[Any, Any], stepped: bool) -> StageTable:
 def _size(key: Any) -> int:
     text = str(key)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_SIZE:
-        raise KeyProblem("table", f"{shown(key)} is not a batch size: a whole number from 1 to {MAX_SIZE:,}")
+        raise KeyProblem("table", f"{shown(key)} is not a batch size: a whole number from 1 to {MAX_SIZE:,}", key)
     return int(text)
 
 
@@ -195,17 +208,18 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> Spread:
     return Spread(tuple(seconds), tuple(ranks))
 
 
-def remarks(table: StageTable, what: str, extrapolated: bool) -> list[str]:
-    """What is to be known of a table, without its subject's name."""
+def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
+    """What is to be known of a table, without its subject's name; `sizes` says of what its sizes are."""
     found = []
     fallen = table.falls(FALL)
     if fallen is not None:
         size, slower = fallen
+        one = "a batch of" if sizes == "batches of" else sizes
         pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
-        found.append(f"{what}: a batch of {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        found.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]
         found.append(
-            f"{what}: batches of more than {largest}, the largest measured size, take what the last two foretell"
+            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two foretell"
         )
     return found

@@ -28,10 +28,14 @@ def unknown(error: UnknownName) -> str:
 
 
 class KeyProblem(ValueError):
-    """Raised by the check of a whole mapping: what is wrong, and with which of its keys."""
+    """Raised by the check of a whole mapping: what is wrong, and with which of its keys.
 
-    def __init__(self, key: str, message: str):
+    `inside`: which key of what stands there, as far as it is one; a short form may leave `key` itself out.
+    """
+
+    def __init__(self, key: str, message: str, inside: Any = None):
         self.key = key
+        self.inside = inside
         super().__init__(message)
 
 

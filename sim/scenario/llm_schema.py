@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sim.model.units import Bytes, Seconds
+from sim.scenario.batch_table import INLINE, Measured, short
 from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
 from sim.scenario.service_schema import Service
 
@@ -14,9 +15,17 @@ PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"
 MOST_TOKENS = 10**9
 
 
+def _as_table(value: Any) -> Any:
+    """A mapping of sizes to times is a table; one time alone is none."""
+    return value if isinstance(value, str) else short(value)
+
+
+TABLE = Short(_as_table, INLINE)
+
+
 class StepTime(Model):
     """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
-    of context of the sequences that decode."""
+    of context of the sequences that decode; or measured ones (`decode`, `prefill`)."""
 
     fixed: Seconds = 0.0
     """Time of any step, 0 unless given."""
@@ -26,6 +35,26 @@ class StepTime(Model):
     """Time for each prompt token that is read, 0 unless given."""
     per_context_token: Seconds = 0.0
     """Time for each token of context of the sequences that decode, 0 unless given."""
+    decode: Annotated[Measured, TABLE] | None = None
+    """Measured times of a step that only decodes, by its number of sequences, in place of per_sequence."""
+    prefill: Annotated[Measured, TABLE] | None = None
+    """Measured times of a step that only reads prompts, by its number of tokens, in place of per_prompt_token."""
+
+    @model_validator(mode="after")
+    def _tables(self) -> StepTime:
+        for name, line in (("decode", "per_sequence"), ("prefill", "per_prompt_token")):
+            stage = getattr(self, name)
+            if stage is None:
+                continue
+            if stage.measured is None:
+                raise KeyProblem(name, "expected times by number, such as {1: 20 ms, 8: 24 ms}, or table: FILE")
+            if line in self.model_fields_set:
+                raise KeyProblem(name, f"a table and {line} cannot stand together; the table is the time of the step")
+            if stage.measured.spread:
+                raise KeyProblem(name, "times of steps are not drawn; give one time for each number")
+            if self.fixed > min(stage.measured.seconds):
+                raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
+        return self
 
 
 class Cache(Model):
@@ -105,7 +134,7 @@ class LanguageModel(Model):
     prefill_chunk: Annotated[Count, Field(le=MOST_TOKENS)] | None = None
     """Most prompt tokens that a step reads; whole prompts unless given."""
     max_sequences: Annotated[Count, Field(le=1_000_000)] = 256
-    """Most requests in a replica at a time, 256 unless given."""
+    """Most requests in a replica at a time; 256, or as many as were measured, unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """When memory runs out: recompute (default) or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
@@ -124,9 +153,13 @@ class LanguageModel(Model):
     @model_validator(mode="after")
     def _whole(self) -> LanguageModel:
         step = self.step
-        if not step.fixed and not (step.per_prompt_token and step.per_sequence):
+        self._measured_numbers()
+        if not step.fixed and not ((step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
-        for key, needed in (("ttft", step.fixed), ("tpot", step.fixed + step.per_sequence)):
+        decoding = step.fixed + step.per_sequence
+        if step.decode is not None and step.decode.measured is not None:
+            decoding = min(step.decode.measured.seconds)
+        for key, needed in (("ttft", step.fixed), ("tpot", decoding)):
             limit = getattr(self.slo, key)
             if limit is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
@@ -146,6 +179,29 @@ class LanguageModel(Model):
             if needed and self.kv is None:
                 raise KeyProblem(key, "keys and values are moved; give kv: {per_token: ...}")
         return self
+
+
+    @property
+    def most_sequences(self) -> int:
+        """Most requests in a replica: unless it is given, no more than were measured."""
+        decode = self.step.decode
+        if "max_sequences" in self.model_fields_set or decode is None or decode.measured is None or decode.extrapolate:
+            return self.max_sequences
+        return min(self.max_sequences, decode.measured.sizes[-1])
+
+    def _measured_numbers(self) -> None:
+        """No step is larger than what was measured, unless the table says that it goes on."""
+        decode, prefill = self.step.decode, self.step.prefill
+        if decode is not None and decode.measured is not None and not decode.extrapolate:
+            largest = decode.measured.sizes[-1]
+            if "max_sequences" in self.model_fields_set and self.max_sequences > largest:
+                text = f"the largest measured number of step.decode is {largest}; extrapolate: true there goes beyond"
+                raise KeyProblem("max_sequences", text)
+        if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
+            largest = prefill.measured.sizes[-1]
+            if self.prefill_chunk is None or self.prefill_chunk > largest:
+                text = f"the largest measured number of step.prefill is {largest}; extrapolate: true there goes beyond"
+                raise KeyProblem("prefill_chunk", f"{text}, or let a step read no more than that")
 
 
 def _kind(value: Any) -> str:

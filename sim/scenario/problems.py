@@ -31,13 +31,24 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
         path = _in_data(detail["loc"], data, detail["type"])
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, ValueError) and hasattr(cause, "key"):  # KeyProblem, or its like of other rooms
-            path = (*path, cause.key)
+            path = _with_key(path, data, cause)
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms
         word = words.get(detail["loc"][:-1])
         message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
         found.setdefault((path, message), document.problem((*prefix, *path), message))
     return list(found.values())
+
+
+def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
+    """The path of what is wrong with a key of the mapping at `path`."""
+    inside = getattr(cause, "inside", None)
+    here = value_at(data, path)
+    if inside is None or not isinstance(here, dict):
+        return (*path, cause.key)
+    if cause.key not in here:
+        return (*path, inside)
+    return (*path, cause.key, inside)
 
 
 def _is_word(detail: Any) -> bool:

@@ -13,6 +13,7 @@ from sim.model.service import Autoscaling, LanguageService, StepTimes
 from sim.model.tasks import Mode, Tasks
 from sim.policy.iterating import IterationPolicy
 from sim.scenario import llm_schema
+from sim.scenario.batch_table import remarks
 from sim.scenario.document import Path_, key_of
 from sim.scenario.streams import Context, Stream
 from sim.scenario.workload_schema import Entry
@@ -22,6 +23,10 @@ from sim.workload.traces import TaskTable
 TOKENS = ("prompt_tokens", "output_tokens")
 UNLIMITED = 1 << 40
 """KV blocks where memory sets no limit."""
+
+
+BEYOND = {"decode": "steps of", "prefill": "steps that read"}
+"""What the sizes of a step's tables count, in sentences."""
 
 
 class ServedLanguage:
@@ -90,6 +95,11 @@ class ServedLanguage:
     def finish(self, stream: Stream, entry: Entry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
         stream.language = self.service
+        for name in ("decode", "prefill"):
+            stage = getattr(self.service.step, name)
+            if stage is not None:
+                told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
+                self.context.warnings += [text for text in told if text not in self.context.warnings]
         if not len(stream):
             return
         if self.service.prefix_cache is not None and stream.hash_ids is None:
@@ -131,10 +141,11 @@ class ServedLanguage:
         times, service = self.times, self.service
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
-        decoding = float(decodes.mean()) / service.max_sequences
+        decoding = float(decodes.mean()) / service.most_sequences
         reading = 0.0 if max_prompt_tokens is None else float(np.minimum(1.0, prompt / max_prompt_tokens).mean())
-        decode = float((times.per_sequence * decodes + times.per_context_token * context).mean())
-        prefill = float((times.per_prompt_token * prompt).mean())
+        per_sequence, per_prompt_token = times.least(service.most_sequences)
+        decode = float((per_sequence * decodes + times.per_context_token * context).mean())
+        prefill = float((per_prompt_token * prompt).mean())
         both = prefill + decode + times.fixed * max(decoding, reading)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
         loads = [(most, both)]
@@ -155,7 +166,10 @@ def _rate(entry: Entry, stream: Stream) -> float:
 
 def step_times(service: llm_schema.LanguageModel) -> StepTimes:
     step = service.step
-    return StepTimes(step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token)
+    decode, prefill = (None if one is None else one.measured for one in (step.decode, step.prefill))
+    return StepTimes(
+        step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token, decode=decode, prefill=prefill
+    )
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
@@ -226,7 +240,7 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 0 if service.kv is None else service.kv.per_token,
                 service.model,
                 service.prefill_chunk,
-                service.max_sequences,
+                service.most_sequences,
                 service.preemption == "swap",
                 replicas_of(service),
                 0 if separate is None else separate.prefill,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.batch_table import INLINE as TABLE
 from sim.scenario.batch_table import Measured, short
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
 from sim.scenario.profile_files import included
@@ -55,7 +56,7 @@ def _noise(value: float) -> float:
 
 BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
                   {"type": "string"})  # fmt: skip
-FIXED_ONLY = Short(short, {"type": "string"})
+FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
 class Variant(Model):

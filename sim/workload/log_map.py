@@ -9,7 +9,7 @@ from datetime import tzinfo
 from sim.errors import suggestion
 from sim.model.units import MOST_BYTES, shown
 from sim.workload import mapped_cells as read
-from sim.workload.mapped_cells import COUNTS, SIZES, TIMES, Cell, Instants
+from sim.workload.mapped_cells import SIZES, TIMES, Cell, Instants
 from sim.workload.mapping import GPU_TIME, NO_DEFAULT, UNITS, Missing, Source, kind_of
 
 _SUFFIXES = {
@@ -34,7 +34,9 @@ class LogMap:
     forms: Mapping[str, str]
     zone: tzinfo | None
     missing: Mapping[str, Missing]
-    blanks: frozenset[str]
+    blanks: frozenset[str | float]
+    comma: bool = False
+    """Are numbers written with a decimal comma?"""
 
     def form(self, target: str) -> str | None:
         """How the instants of a target are written; None: as ISO dates, or in the file's own type."""
@@ -155,6 +157,11 @@ class LogMap:
 
     def reader(self, target: str) -> Cell:
         """What reads a cell of a target."""
+        found = self._reader(target)
+        dated = isinstance(found, Instants) and (found.form is None or found.form not in (*TIMES, *read.EPOCH))
+        return read.with_point(found) if self.comma and not dated else found
+
+    def _reader(self, target: str) -> Cell:
         kind, unit = kind_of(target), self.units.get(target)
         if kind == "instant":
             return Instants(self.form(target), self.zone)
@@ -163,7 +170,7 @@ class LogMap:
         if kind == "size":
             return read.size(unit)
         if kind == "count":
-            return read.number(divisor=COUNTS[unit] if unit else 1.0, most=1e6)
+            return read.count(unit)
         return read.number(least=-MOST_BYTES) if target == "priority" else read.number()
 
 

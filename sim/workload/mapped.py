@@ -25,8 +25,9 @@ have), `{default: VALUE}`, or `error`, as for all numbers and times of which not
 `missing_values` lists the words that are blank.  A duration that is a difference is one of two instants, written as
 the arrival is; an instant that is a sum or a difference is one of an instant and durations.
 
-`hetsim trace map FILE` proposes all of that.  `separator` is told from the first line; `header` names the columns of a
-CSV file that has no first line of names.  In JSON lines `job.gpus` is the key `gpus` of the object `job`.
+`hetsim trace map FILE` proposes all of that.  `separator` is told from the first line; `decimal: ","` reads numbers
+such as 1234,5; `header` names the columns of a CSV file that has no first line of names.  In JSON lines `job.gpus` is
+the key `gpus` of the object `job`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -65,10 +66,10 @@ Header = Annotated[list[Named], Field(min_length=1)]
 def csv(
     log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
     missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, separator: Separator | None = None,
-    header: Header | None = None,
+    decimal: Literal[".", ","] = ".", header: Header | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a CSV file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values)
+    made = _map_of(columns, units, time, zone, missing, missing_values, decimal)
     return _read(log, made, rows_of(log.path, "csv", separator, header))
 
 
@@ -94,12 +95,13 @@ def jsonl(
 
 def _map_of(
     columns: dict[str, Source], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
-    missing_values: tuple[str, ...] = BLANKS,
+    missing_values: tuple[str, ...] = BLANKS, decimal: str = ".",
 ) -> LogMap:  # fmt: skip
     where = None if zone is None else zone_of(zone)
     forms = {} if time is None else mapping.forms_of(time)
     units, missing = mapping.units_of(units or {}), mapping.missing_of(missing or {})
-    return LogMap(mapping.columns_of(columns), units, forms, where, missing, frozenset(missing_values))
+    blanks = mapping.blanks_of(missing_values)
+    return LogMap(mapping.columns_of(columns), units, forms, where, missing, blanks, decimal == ",")
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
@@ -114,7 +116,7 @@ def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
     return check
 
 
-_MAP_KEYS = ("columns", "units", "time", "zone", "missing", "missing_values")
+_MAP_KEYS = ("columns", "units", "time", "zone", "missing", "missing_values", "decimal")
 
 for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]

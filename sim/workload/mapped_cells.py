@@ -25,16 +25,23 @@ LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 SIZES = {**SIZE, **LETTERS, **{f"{letter}i": factor for letter, factor in LETTERS.items()}}
 _LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS for end in ("", "B", "iB")}
 """Sizes in whatever case; bits are written as such nowhere in logs."""
+COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+,\d+)")
+"""Numbers with a decimal comma, and points between thousands."""
+MOST_COUNT = 1e6
 COUNTS = {"milli": 1000.0, "percent": 100.0}
 """What one unit of a count is divided by."""
 EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
 ISO = "iso"
 
 _CLOCK = re.compile(r"(?:(\d+)(?:-| days?,? ))?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}(?:\.\d+)?))?")
+_PARTS = re.compile(
+    r"(?:(\d+)\s*d(?:ays?)?,?)?\s*(?:(\d+)\s*h(?:(?:ou)?rs?)?)?\s*(?:(\d+)\s*m(?:in(?:ute)?s?)?)?"
+    r"\s*(?:(\d+(?:\.\d+)?)\s*s(?:ec(?:ond)?s?)?)?",
+    re.IGNORECASE,
+)
+_ISO_PARTS = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Zµ]+)")
 _LONG_FRACTION = re.compile(r"(\.\d{6})\d+")
-_AS_ISO = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
-_PLAIN = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}")
 _OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})")
 
 
@@ -44,8 +51,9 @@ def plain(value: Any) -> float:
         return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
-    comma = isinstance(value, str) and NUMBER.fullmatch(value.replace(",", ""))
-    raise ValueError("is not a number" + ("; numbers are written without separators, as 1234.5" if comma else ""))
+    comma = isinstance(value, str) and (COMMA.fullmatch(value) or NUMBER.fullmatch(value.replace(",", "")))
+    hint = '; numbers are written as 1234.5 (a mapped CSV may say decimal: ",")' if comma else ""
+    raise ValueError(f"is not a number{hint}")
 
 
 def number(least: float = 0.0, most: float = MOST_SECONDS, divisor: float = 1.0) -> Cell:
@@ -89,6 +97,8 @@ def duration(unit: str | None) -> Cell:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
             found = clock(value)
             if found is None:
+                found = composite(value)
+            if found is None:
                 found = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
@@ -109,6 +119,44 @@ def clock(text: str) -> float | None:
         numbers = [0.0, *numbers]
     hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
     return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def composite(text: str) -> float | None:
+    """Seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`; None for others."""
+    match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def count(unit: str | None) -> Cell:
+    """Reads counts: numbers, in thousandths or hundredths where the unit says so, and `500m` (0.5, as Kubernetes)."""
+    divisor = COUNTS[unit] if unit else 1.0
+
+    def read(value: Any) -> float:
+        if isinstance(value, str) and value.endswith("m") and NUMBER.fullmatch(value[:-1]):
+            if unit is not None:
+                raise ValueError(f"has a unit of its own, and units says {unit}")
+            return bounded(float(value[:-1]) / COUNTS["milli"], most=MOST_COUNT)
+        return bounded(plain(value) / divisor, most=MOST_COUNT)
+
+    return read
+
+
+def with_point(read: Cell) -> Cell:
+    """Reads what is written with a decimal comma, as `1.234,5`."""
+
+    def pointed(value: Any) -> float:
+        if not isinstance(value, str):
+            return read(value)
+        if COMMA.fullmatch(value):
+            return read(value.replace(".", "").replace(",", "."))
+        if "." in value and NUMBER.fullmatch(value):
+            raise ValueError('has a decimal point, and decimal says ","')
+        return read(value)
+
+    return pointed
 
 
 def size(unit: str | None) -> Cell:
@@ -198,6 +246,7 @@ class Instants:
         self.form = form
         self.zone = zone
         self.repeated = self.skipped = 0
+        self._slices = None if form is None else _sliced(form)
 
     def __call__(self, value: Any) -> float:
         form = self.form
@@ -219,9 +268,9 @@ class Instants:
                 return self._seconds(datetime.fromisoformat(text))
             except (ValueError, OverflowError):
                 raise ValueError(_no_date(text)) from None
-        if self.form in _AS_ISO and _PLAIN.fullmatch(text) and text[10] == self.form[8]:
+        if self._slices is not None:
             with suppress(ValueError):
-                return self._seconds(datetime.fromisoformat(text))  # a tenth of the time
+                return self._seconds(self._slices(text))
         try:
             return self._seconds(datetime.strptime(_LONG_FRACTION.sub(r"\1", text), self.form))
         except (ValueError, OverflowError):
@@ -239,6 +288,46 @@ class Instants:
         self.repeated += first < second
         self.skipped += first > second
         return first
+
+
+_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
+
+
+def _sliced(form: str) -> Callable[[str], datetime] | None:
+    """Reads dates of a form in which all parts have their full width, in a tenth of the time of `strptime`.
+
+    None for other forms.  It raises ValueError for whatever is not written in full: `strptime` has the last word.
+    """
+    places: dict[str, slice] = {}
+    signs: list[tuple[int, str]] = []
+    at = 0
+    for part, sign in re.findall(r"%(.)|([^%])", form):
+        if sign:
+            signs.append((at, sign))
+            at += 1
+        elif part in _WIDTHS and part not in places:
+            places[part] = slice(at, at + _WIDTHS[part])
+            at += _WIDTHS[part]
+        else:
+            return None
+    if not {"Y", "m", "d"} <= set(places):
+        return None
+    year, month, day = places["Y"], places["m"], places["d"]
+    hour, minute, second = (places.get(part) for part in "HMS")
+
+    def read(text: str) -> datetime:
+        if len(text) != at or not text.isascii() or any(text[place] != sign for place, sign in signs):
+            raise ValueError(text)
+        h, m, s = (0 if one is None else _digits(text[one]) for one in (hour, minute, second))
+        return datetime(_digits(text[year]), _digits(text[month]), _digits(text[day]), h, m, s)
+
+    return read
+
+
+def _digits(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
 
 
 def _no_date(text: str) -> str:

@@ -120,6 +120,8 @@ class MappedJobs:
         readers = self._operands(target, source)
         pairs = zip(readers, parts, source.columns, strict=True)
         values = [_reading(reader, part, column) for reader, part, column in pairs]
+        if source.operation == "product" and kind_of(target) == "count":
+            return _reading(self.readers[target], math.prod(values), source.columns[0])
         if source.operation == "product":
             return math.prod(values)
         if source.operation == "sum":
@@ -130,9 +132,14 @@ class MappedJobs:
         """How the columns of an operation are read: see the module."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
-            return [self.readers[target], *[_factor] * (count - 1)]
+            factor = cells_of.with_point(_factor) if self.made.comma else _factor
+            if kind == "count":  # the unit is that of the product: 1 times 470 milli is the float 0.47
+                return [factor] * count
+            return [self.readers[target], *[factor] * (count - 1)]
         if kind == "instant":
-            return [self.readers[target], *[cells_of.duration(self.made.units.get(target))] * (count - 1)]
+            span = cells_of.duration(self.made.units.get(target))
+            span = cells_of.with_point(span) if self.made.comma else span
+            return [self.readers[target], *[span] * (count - 1)]
         if kind == "duration" and source.operation == "difference":
             return [self._instant()] * count
         return [self.readers[target]] * count
@@ -285,12 +292,15 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """What stands behind `key=` in a cell such as cpu=8,gres/gpu=2."""
-    for part in cell.split(","):
+    """What stands behind `key=` in a cell such as cpu=8,gres/gpu=2; or the sum of gpu:a100:2,gpu:v100:1 (gpu: one)."""
+    parts = [part.partition("(")[0].strip() for part in cell.split(",")]
+    for part in parts:
         name, sign, value = part.partition("=")
         if sign and name.strip() == key:
             return value.strip()
-    return None
+    told = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
+    counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in told if words[0] == key]
+    return str(sum(counts)) if counts else None
 
 
 def _written(cell: Any) -> str:

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sim.errors import Problem, ScenarioError
+from sim.model.units import shown
 from sim.workload.job_rows import LONGEST_LINE
 from sim.workload.text_rows import numbered_lines
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+SPACE = " "
+"""Separates columns where the first line has no other sign: any number of spaces is one."""
 LOOKED_AT = 1000
 """Rows from which the names in JSON lines are told before the whole file is read."""
 
@@ -57,7 +60,7 @@ class Csv:
     def __init__(self, path: Path, separator: str | None = None, header: Sequence[str] | None = None):
         self.path = path
         self._header = header
-        lines = ((number, text) for number, text in numbered_lines(path, LONGEST_LINE) if text.strip())
+        lines = ((number, text) for number, text in _without_remarks(path) if text.strip())
         first = next(lines, None)
         if first is None:
             raise fail(path, "has no rows" if path.stat().st_size else "is empty")
@@ -83,14 +86,22 @@ class Csv:
             next(records)
         for number, cells in records:
             if len(cells) != width:
-                has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                named = "header has" if not self._header else "key header names"
-                raise fail(self.path, f"the row has {has}, but the {named} {width} columns", number)
+                raise fail(self.path, self._uneven(len(cells)), number)
             yield number, [None if place is None else cells[place] for place in places]
+
+    def _uneven(self, count: int) -> str:
+        """What is wrong with a row of so many cells."""
+        has = "1 cell" if count == 1 else f"{count} cells"
+        width = len(self.names)
+        named = "the header has" if not self._header else "the key header names"
+        text = f"the row has {has}, but {named} {width} column{'s' * (width != 1)}"
+        if self._header or width >= count:
+            return text
+        return f"{text}; line {self._line} ({shown(self.names[0])}, ...) was read as the names of the columns"
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """Line in which each record begins, and its cells; blank lines are passed over."""
-        source = _Lines(self.path)
+        source = _Lines(self.path, self.separator == SPACE)
         reader = csv.reader(source, delimiter=self.separator, strict=True, skipinitialspace=True)
         while True:
             begin = source.number + 1
@@ -108,20 +119,36 @@ class Csv:
 class _Lines:
     """Lines with their line feeds, as the csv module wants them, and how many there were."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, spaced: bool):
         self.number = 0
-        self._lines = numbered_lines(path, LONGEST_LINE)
+        self._path, self._spaced = path, spaced
+        self._lines = _without_remarks(path)
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
         self.number, text = next(self._lines)
-        return text.removesuffix("\r") + "\n"
+        if "\0" in text:
+            what = "holds NUL bytes, which no text does; if it is UTF-16, save it as UTF-8"
+            raise fail(self._path, what, self.number)
+        return (text.removesuffix("\r") if not self._spaced else text.rstrip()) + "\n"
+
+
+def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file without remarks (# exported by ...) above its header, which have no columns."""
+    head = True
+    for number, text in numbered_lines(path, LONGEST_LINE):
+        if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):
+            continue
+        head = head and not text.strip()
+        yield number, text
 
 
 def _separator(line: str) -> str:
-    return max(SEPARATORS, key=line.count) if any(mark in line for mark in SEPARATORS) else ","
+    if any(mark in line for mark in SEPARATORS):
+        return max(SEPARATORS, key=line.count)
+    return SPACE if SPACE in line.strip() else ","
 
 
 def _word(separator: str) -> str:
@@ -250,11 +277,11 @@ def rows_of(
     return JsonLines(path) if form == "jsonl" else Csv(path, separator, header)
 
 
-def is_blank(value: Any, words: frozenset[str]) -> bool:
+def is_blank(value: Any, words: frozenset[str | float]) -> bool:
     """Does a cell hold no value?"""
-    if isinstance(value, str):
+    if isinstance(value, str | int):
         return value in words
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or (isinstance(value, float) and (math.isnan(value) or value in words))
 
 
 def tidied(value: Any) -> Any:

@@ -22,6 +22,7 @@ from sim.errors import suggestion
 from sim.model.units import shown
 from sim.workload import mapped_cells as read
 from sim.workload.mapped_cells import COUNTS, SIZES, TIMES
+from sim.workload.text_rows import NUMBER
 
 Kind = Literal["instant", "duration", "size", "count", "number", "text"]
 
@@ -38,7 +39,10 @@ TARGETS: dict[str, Kind] = {
 GPU_TIME = "gpu_time."
 NO_DEFAULT = ("arrival", "duration", "start", "end")
 """What every job needs: a blank cell cannot stand for a default."""
-BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "Unknown", "NaT")
+BLANKS = (
+    "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "(null)", "\\N", "None", "none",
+    "Unknown", "None assigned", "-", "--",
+)  # fmt: skip
 """Words that mean no value, unless `missing_values` names others."""
 NO_LIMIT = ("UNLIMITED", "Partition_Limit", "INVALID")
 """Further such words of time limits."""
@@ -189,9 +193,9 @@ def _zone(value: Any) -> str:
 
 
 def _separator(value: Any) -> str:
-    text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else value
+    text = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value) if isinstance(value, str) else value
     if not isinstance(text, str) or len(text) != 1 or text in '"\r\n':
-        raise ValueError(f'expected one character such as ";", or tab, not {shown(value)}')
+        raise ValueError(f'expected one character such as ";", or tab or space, not {shown(value)}')
     return text
 
 
@@ -199,6 +203,11 @@ def _blank_words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValueError(f'expected a list of texts such as ["", "-1"], not {shown(value)}')
     return tuple("" if one is None else _text(one) for one in value)
+
+
+def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
+    """The words that mean no value, and the numbers among them as numbers, for files whose cells have types."""
+    return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
 def columns_of(value: Any) -> dict[str, Source]:

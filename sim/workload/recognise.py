@@ -34,6 +34,23 @@ REQUESTS = {"arrival", "prompt_tokens"}
 """Columns of a plain table of requests, where it has no times."""
 
 
+NODES = (
+    ("openb_nodes", {"sn", "gpu", "model"}), ("philly_vc", {"vc", "node num"}), ("slurm_nodes", {"NodeName", "State"}),
+)  # fmt: skip
+"""Lists of nodes by their columns."""
+
+
+def node_list(file: str | Path) -> str | None:
+    """The format of a list of nodes, where the file is one rather than a log; None where nothing tells so."""
+    text = _beginning(Path(file))
+    if text is None:
+        return None
+    if text.lstrip().startswith("NodeName="):
+        return "slurm_nodes"
+    columns = _columns(_head(text))
+    return next((name for name, needed in NODES if needed <= columns), None)
+
+
 def recognise(file: str | Path) -> str | None:
     """The name of a trace format; None where the file gives no hint, or cannot be read."""
     path = Path(file)

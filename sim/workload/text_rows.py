@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8, getincrementaldecoder
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -107,8 +107,7 @@ def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
             decode(b"", True)
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
-        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
-        raise ScenarioError(Problem(message, "", file, line)) from None
+        raise ScenarioError(Problem(_no_utf8(error), "", file, line)) from None
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
 
@@ -125,8 +124,14 @@ def _decoded(raw: bytes, number: int, file: str) -> str:
     try:
         return raw.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
-        raise ScenarioError(Problem(message, "", file, number, error.start + 1)) from None
+        raise ScenarioError(Problem(_no_utf8(error), "", file, number, error.start + 1)) from None
+
+
+def _no_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no UTF-8."""
+    wide = error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in error.object[:100]
+    what = "it looks like UTF-16" if wide else f"byte 0x{error.object[error.start]:02x}"
+    return f"is not UTF-8 text ({what}); save it as UTF-8"
 
 
 def lines_of(path: Path) -> list[str]:
