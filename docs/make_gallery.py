@@ -87,7 +87,8 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         yield "Not run."
         return
     if table.picture != "none" and (PICTURES / f"{_file(entry, table)}").exists():
-        yield f"![{table.title or table.name}: the paper's figures and hetsim's](gallery/{_file(entry, table)})"
+        drawn = "hetsim's figures" if table.tolerance.shape else "the paper's figures and hetsim's"
+        yield f"![{table.title or table.name}: {drawn}](gallery/{_file(entry, table)})"
         yield ""
     tail = f" {missing} further figures were not run." if missing else ""
     if len(rows) > MOST_ROWS:
@@ -104,6 +105,8 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         unit = f" {value.unit}" if value.unit else ""
         spread = f" ± {number(row['paper_deviation'])}" if row["paper_deviation"] else ""
         paper = "–" if row["paper"] != row["paper"] else number(row["paper"]) + spread + unit
+        if table.tolerance.shape and paper != "–":
+            paper = f"place {number(row['paper'])}"
         difference = "–" if row["difference"] != row["difference"] else number(row["difference"]) + unit
         within = "" if row["within"] is None or row["within"] != row["within"] else "yes" if row["within"] else "no"
         cells = [*(str(row[axis]) for axis in axes), value.label or row["value"], paper, number(row["hetsim"]) + unit]

@@ -157,6 +157,8 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
             unit = f" {value.unit}" if value.unit else ""
             figures = [outcomes.number(row[key]) for key in ("paper", "hetsim", "difference")]
             texts = [text if text == "–" else text + unit for text in figures]
+            if table.tolerance.shape and figures[0] != "–":
+                texts[0] = f"place {figures[0]}"
             rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
         lines += [f"{table.title or table.name} (tolerance: {table.tolerance.text})", ""]
         lines += [*terminal.table(rows, right=range(len(axes) + 1, len(axes) + 4)), ""]

@@ -100,7 +100,7 @@ class Tolerance(Model):
     interval: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The confidence interval of the replications, at this level, covers it."""
     shape: bool = False
-    """Nothing but the order of the figures: the paper has a picture and no numbers."""
+    """The paper has a picture and no numbers: the figures are places (1 the least) along the axis of the picture."""
 
     @model_validator(mode="after")
     def _one(self) -> Tolerance:

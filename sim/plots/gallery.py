@@ -19,7 +19,7 @@ MOST_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
-    """A group of two bars for each figure of one table, a row for each value; None where nothing was run."""
+    """Two bars for each figure of one table, one where the paper has places only; None where nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
@@ -39,15 +39,15 @@ def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
             mine = mine[mine[axis] == wanted]
         labels = [value] if across is None else mine[across].tolist()
         x = np.arange(len(labels))
-        place.bar(
-            x - 0.2, mine["paper"], 0.38, color=PAPER, label="paper", yerr=mine["paper_deviation"].replace(0, np.nan)
-        )
-        place.bar(x + 0.2, mine["hetsim"], 0.38, color=OURS, label="hetsim", yerr=mine["deviation"].replace(0, np.nan))
+        series = {"hetsim": OURS} if table.tolerance.shape else {"paper": PAPER, "hetsim": OURS}
+        for number, (name, color) in enumerate(series.items()):
+            spread = mine["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
+            offset = 0.4 * (number - (len(series) - 1) / 2)
+            place.bar(x + offset, mine[name], 0.38, color=color, label=name, yerr=spread)
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        low = float(np.nanmin(mine[["paper", "hetsim"]].to_numpy()))
-        high = float(np.nanmax(mine[["paper", "hetsim"]].to_numpy()))
+        low, high = (float(of(mine[list(series)].to_numpy())) for of in (np.nanmin, np.nanmax))
         if low > 0 and high / low > 30:
             place.set_yscale("log")
         elif low > 0.6 * high:
