@@ -172,9 +172,16 @@ def run(
 
     workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
     keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
+    Cases whose inputs do not ship and are not there are left out.
     """
     entry.check()
-    work = list(entry.short_cases()) if short else [(case, None) for case in entry.cases(chosen)]
+    work = []
+    for case, count in entry.short_cases() if short else ((case, None) for case in entry.cases(chosen)):
+        missing = entry.missing(case)
+        if missing is None:
+            work.append((case, count))
+        elif told is not None:
+            told(f"{entry.name}: {case.table}: {case.text}: not run: {missing}")
     rows: list[dict[str, Any]] = []
     for ran in _ran(entry, work, workers):
         if told is not None:

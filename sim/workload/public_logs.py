@@ -81,7 +81,7 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
 
     sha256: the one that it should have, in place of what is known here.
     """
-    found, size = _hash(path)
+    found, size = content_hash(path)
     wanted = sha256 or log.sha256
     if wanted is not None and found != wanted.lower():
         told = f"its SHA-256 is {found}, that of {log.name} is {wanted.lower()}"
@@ -92,7 +92,7 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
     return found
 
 
-def _hash(path: Path) -> tuple[str, int]:
+def content_hash(path: Path) -> tuple[str, int]:
     """SHA-256 and size of a file's content, unpacked if it is compressed with gzip."""
     digest, size = hashlib.sha256(), 0
     try:
