@@ -182,7 +182,7 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
-        """All cases of all tables, or those with one of the chosen values on each axis; so none of a table without it."""
+        """All cases of all tables, or those with one of the chosen values on each axis, in tables that have it."""
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
