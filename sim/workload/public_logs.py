@@ -63,6 +63,8 @@ LOGS = {
         PublicLog("azure-llm-conv", "Azure 2023, an hour of a language model in conversations",
                   f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_conv.csv", "CC-BY-4.0",
                   "azure_llm"),
+        PublicLog("chameleon", "Measured kernel times of Cholesky and LU graphs on cores and GPUs",
+                  f"{HUB}/marcosamaris/heterogeneous-SWF", "for research; cite the repository", "hetero_dag"),
         PublicLog("mooncake", "Requests with common prefixes", f"{HUB}/kvcache-ai/Mooncake", "Apache-2.0", "mooncake"),
         PublicLog("burstgpt", "Requests to GPT-3.5 and GPT-4", f"{HUB}/HPMLL/BurstGPT", "CC-BY-4.0", "burstgpt"),
     )
