@@ -93,6 +93,20 @@ def test_figures_stated_in_texts_are_those_recorded():
     assert f"block), it is {first[1]:.0f}" in texts
 
 
+def test_figures_stated_of_deeprm_are_those_recorded():
+    entry = gallery.entry("deeprm")
+    found = outcomes.recorded(entry).comparison().set_index(["load", "policy"])["hetsim"]
+    full = found["130"]
+    text = " ".join(sim.load("deeprm").description.split())
+    assert f"{full['DeepRM']:.1f} under a policy that was learned, {full['SJF']:.1f} under an sjf that skips" in text
+    assert f"{full['Packer']:.1f} under a packer" in text and f"a strict sjf has {full['strict SJF']:.1f}" in text
+    assert f"is {full['strict SJF']:.2f} instead of {full['SJF']:.2f}" in entry.expected.property
+    most = found["180"]
+    assert f"({most['strict SJF']:.2f} against {most['DeepRM']:.2f})" in entry.expected.property
+    assert all(abs(found[load]["Tetris"] - found[load]["SJF"]) < 0.01 for load in ("50", "90"))
+    assert all(found[load]["DeepRM"] < found[load]["Tetris"] < found[load]["SJF"] for load in ("130", "180"))
+
+
 # An entry of one's own ------------------------------------------------------------------------------------------------
 
 SCENARIO = """\
