@@ -68,7 +68,11 @@ def _entry(entry: Entry, outcome: Outcome) -> Iterator[str]:
     if expected.measured_on:
         yield f"The figures were measured on a real machine: {expected.measured_on}."
         yield ""
-    yield f"**{capital(sentence(comparison))}.** `hetsim gallery {entry.name}` takes {seconds(outcome)}."
+    if (comparison["hetsim"].isna() & comparison["paper"].notna()).any():
+        took = f"What was run of `hetsim gallery {entry.name}` took {seconds(outcome)}; `--case` runs a part."
+    else:
+        took = f"`hetsim gallery {entry.name}` takes {seconds(outcome)}."
+    yield f"**{capital(sentence(comparison))}.** {took}"
     for text in (expected.property, expected.differences):
         if text:
             yield ""

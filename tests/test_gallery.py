@@ -93,6 +93,15 @@ def test_figures_stated_in_texts_are_those_recorded():
     assert f"block), it is {first[1]:.0f}" in texts
 
 
+def test_figures_stated_of_fgd_are_those_recorded():
+    entry = gallery.entry("fgd")
+    found = outcomes.recorded(entry).comparison()
+    both = found[(found["table"] == "both") & (found["value"] == "alloc_at_130")].set_index("policy")
+    for own, theirs in (("gpu_packing", "GpuPacking"), ("gpu_clustering", "GpuClustering")):
+        stated = f"{both.hetsim[own]:.1f} % where {theirs} ({own}_atc23) has {both.paper[theirs]:.1f} %"
+        assert stated in entry.expected.differences
+
+
 def test_figures_stated_of_deeprm_are_those_recorded():
     entry = gallery.entry("deeprm")
     found = outcomes.recorded(entry).comparison().set_index(["load", "policy"])["hetsim"]
