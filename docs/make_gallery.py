@@ -68,7 +68,11 @@ def _entry(entry: Entry, outcome: Outcome) -> Iterator[str]:
     if expected.measured_on:
         yield f"The figures were measured on a real machine: {expected.measured_on}."
         yield ""
-    yield f"**{capital(sentence(comparison))}.** `hetsim gallery {entry.name}` takes {seconds(outcome)}."
+    if (comparison["hetsim"].isna() & comparison["paper"].notna()).any():
+        took = f"What was run of `hetsim gallery {entry.name}` took {seconds(outcome)}; `--case` runs a part."
+    else:
+        took = f"`hetsim gallery {entry.name}` takes {seconds(outcome)}."
+    yield f"**{capital(sentence(comparison))}.** {took}"
     for text in (expected.property, expected.differences):
         if text:
             yield ""
@@ -87,7 +91,8 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         yield "Not run."
         return
     if table.picture != "none" and (PICTURES / f"{_file(entry, table)}").exists():
-        yield f"![{table.title or table.name}: the paper's figures and hetsim's](gallery/{_file(entry, table)})"
+        drawn = "hetsim's figures" if table.tolerance.shape else "the paper's figures and hetsim's"
+        yield f"![{table.title or table.name}: {drawn}](gallery/{_file(entry, table)})"
         yield ""
     tail = f" {missing} further figures were not run." if missing else ""
     if len(rows) > MOST_ROWS:
@@ -104,6 +109,8 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         unit = f" {value.unit}" if value.unit else ""
         spread = f" ± {number(row['paper_deviation'])}" if row["paper_deviation"] else ""
         paper = "–" if row["paper"] != row["paper"] else number(row["paper"]) + spread + unit
+        if table.tolerance.shape and paper != "–":
+            paper = f"place {number(row['paper'])}"
         difference = "–" if row["difference"] != row["difference"] else number(row["difference"]) + unit
         within = "" if row["within"] is None or row["within"] != row["within"] else "yes" if row["within"] else "no"
         cells = [*(str(row[axis]) for axis in axes), value.label or row["value"], paper, number(row["hetsim"]) + unit]

@@ -85,6 +85,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "smallest_first": "policies.orders:smallest_first",
         "srtf": "policies.dynamic.srtf:Srtf",
         "sufferage": "policies.static.sufferage:Sufferage",
+        "tetris": "policies.dynamic.tetris:Tetris",
         "themis": "policies.dynamic.themis:Themis",
         "tiresias": "policies.dynamic.tiresias:Tiresias",
         "unicep": "policies.dynamic.waited:Unicep",

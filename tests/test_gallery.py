@@ -1,5 +1,6 @@
 """The gallery: its entries are whole, their short cases give what was recorded, and mistakes are told in sentences."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from sim.gallery.entry import shipped
 from sim.theory import mmc, mmck
 
 TOP = Path(__file__).parent.parent
+MEASURED = TOP.parent / "shared" / "data" / "hetero_dag" / "2_resources"
 NAMES = sorted(shipped())
 SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference"}
 CLOSE = 1e-9
@@ -89,6 +91,29 @@ def test_figures_stated_in_texts_are_those_recorded():
     first = sim.run("rlscheduler").metric("bsld_swf_mean"), sim.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
     assert f"under sjf is {first[0]:.0f}" in texts
     assert f"block), it is {first[1]:.0f}" in texts
+
+
+def test_figures_stated_of_fgd_are_those_recorded():
+    entry = gallery.entry("fgd")
+    found = outcomes.recorded(entry).comparison()
+    both = found[(found["table"] == "both") & (found["value"] == "alloc_at_130")].set_index("policy")
+    for own, theirs in (("gpu_packing", "GpuPacking"), ("gpu_clustering", "GpuClustering")):
+        stated = f"{both.hetsim[own]:.1f} % where {theirs} ({own}_atc23) has {both.paper[theirs]:.1f} %"
+        assert stated in entry.expected.differences
+
+
+def test_figures_stated_of_deeprm_are_those_recorded():
+    entry = gallery.entry("deeprm")
+    found = outcomes.recorded(entry).comparison().set_index(["load", "policy"])["hetsim"]
+    full = found["130"]
+    text = " ".join(sim.load("deeprm").description.split())
+    assert f"{full['DeepRM']:.1f} under a policy that was learned, {full['SJF']:.1f} under an sjf that skips" in text
+    assert f"{full['Packer']:.1f} under a packer" in text and f"a strict sjf has {full['strict SJF']:.1f}" in text
+    assert f"is {full['strict SJF']:.2f} instead of {full['SJF']:.2f}" in entry.expected.property
+    most = found["180"]
+    assert f"({most['strict SJF']:.2f} against {most['DeepRM']:.2f})" in entry.expected.property
+    assert all(abs(found[load]["Tetris"] - found[load]["SJF"]) < 0.01 for load in ("50", "90"))
+    assert all(found[load]["DeepRM"] < found[load]["Tetris"] < found[load]["SJF"] for load in ("130", "180"))
 
 
 # An entry of one's own ------------------------------------------------------------------------------------------------
@@ -222,6 +247,90 @@ def test_figures_that_are_no_numbers(tmp_path):
 def test_an_unknown_entry_gets_a_suggestion():
     with pytest.raises(UnknownName, match='did you mean "rlscheduler"'):
         gallery.entry("rlscheduller")
+
+
+# Places, and inputs that do not ship ----------------------------------------------------------------------------------
+
+PLACES = EXPECTED.replace("{absolute: 0.001}", "{shape: true}")
+
+
+@pytest.mark.parametrize(
+    ("figures", "within"), [("FCFS,2\nSJF,1\n", [True, True]), ("FCFS,1\nSJF,2\n", [False, False])]
+)
+def test_places_are_judged_by_the_order_of_what_comes_out(tmp_path, figures, within):
+    entry = gallery.entry(own(tmp_path, expected=PLACES, figures=f"policy,wait\n{figures}"))
+    found = gallery.run(entry).comparison()
+    assert found["within"].tolist() == within
+    assert found["difference"].isna().all()
+    told = outcomes.sentence(found)
+    assert told.startswith("2 of 2" if within[0] else "0 of 2 figures are within the tolerance; another place")
+    assert "place 2" in hetsim(entry.folder).stdout
+
+
+INPUTS = EXPECTED.replace(
+    "tables:", "inputs: [{file: more.csv, url: 'https://example.org', sha256: SHA}]\ntables:"
+).replace(
+    "      policy: {values", "      file: {each: {set: {workload.0.trace.path: '{inputs}/{}'}}}\n      policy: {values"
+)
+MORE = "id,arrival,cpu_time\na,0,4\nb,0,6\nc,0,1\n"
+SHA = hashlib.sha256(MORE.encode()).hexdigest()
+
+
+def with_inputs(tmp_path, sha=SHA):
+    figures = "file,policy,wait\n" + "".join(f"{file},FCFS,4.666667\n" for file in ("tasks.csv", "more.csv"))
+    expected = INPUTS.replace("SHA", sha).replace(", SJF: {policy: sjf}", "")
+    return own(tmp_path, expected=expected, figures=figures)
+
+
+def test_a_case_without_its_input_is_left_out_and_told(tmp_path):
+    notes = []
+    found = gallery.run(gallery.entry(with_inputs(tmp_path)), told=notes.append).comparison()
+    assert outcomes.sentence(found) == "1 of 1 figures are within the tolerance, 1 not run"
+    assert "more.csv does not ship; get it from https://example.org and give its folder with --inputs" in notes[0]
+
+
+def test_a_folder_with_inputs_is_used_for_all_that_names_it(tmp_path):
+    folder = with_inputs(tmp_path)
+    there = tmp_path / "downloads"
+    there.mkdir()
+    for name in ("tasks.csv", "more.csv"):
+        (there / name).write_text(MORE)
+    done = hetsim(folder, "--inputs", there, "-q")
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 figures are within the tolerance" in done.stdout
+
+
+def test_an_input_with_another_content_is_refused(tmp_path):
+    folder = with_inputs(tmp_path, sha="0" * 64)
+    (folder / "more.csv").write_text(MORE)
+    done = hetsim(folder)
+    assert done.exit_code == 3
+    assert f"has SHA-256 {SHA}, not 000" in " ".join(done.output.split())
+
+
+def test_an_axis_that_a_table_lacks_leaves_the_table_out(tmp_path):
+    second = """\
+  - name: orders
+    figures: [{order: SJF, wait: 2}]
+    axes: {order: {values: {SJF: {policy: sjf}}}}
+    values: {wait: {metric: wait_mean}}
+    tolerance: {absolute: 0.001}
+"""
+    entry = gallery.entry(own(tmp_path, expected=EXPECTED + second))
+    assert {case.table for case in entry.cases({"order": ["SJF"]})} == {"orders"}
+    assert {case.table for case in entry.cases()} == {"waits", "orders"}
+
+
+def test_heft_of_a_few_lines_gives_the_figures_of_the_cholesky_graphs():
+    from oracle.heft import length, read
+
+    entry = gallery.entry("cholesky")
+    (generated,) = entry.figures["generated"]["length"]
+    assert length(read(entry.folder / "generated-10.txt"), (16, 4)) == pytest.approx(generated, abs=1e-9)
+    for graph, wanted in entry.figures["measured"][["graph", "length"]].itertuples(index=False):
+        path = MEASURED / f"{graph}.txt"
+        if path.exists():
+            assert length(read(path), (16, 4)) == pytest.approx(wanted, abs=1e-9)
 
 
 # The command ----------------------------------------------------------------------------------------------------------

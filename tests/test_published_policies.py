@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -141,7 +142,7 @@ def pods(seed, count):
     return rows
 
 
-def placed(policy, rows, tmp_path):
+def placed(policy, rows, tmp_path, seed=1):
     """The node of each pod (None: dropped), as hetsim places them."""
     text = "".join(
         f"{k},{k},{'' if gpus else 1000000},{1000000 if gpus else ''},{cores},{gpus or ''}\n"
@@ -150,7 +151,7 @@ def placed(policy, rows, tmp_path):
     (tmp_path / "pods.csv").write_text("id,arrival,cpu_time,gpu_time,cpus,gpus\n" + text)
     result = sim.run(
         {
-            "name": "pods", "horizon": f"{len(rows) + 1} s",
+            "name": "pods", "horizon": f"{len(rows) + 1} s", "seed": seed,
             "cluster": {"nodes": [
                 {"name": name, "cpus": cores, "memory": f"{memory} GB", "gpus": {"type": "g", "count": gpus}}
                 for name, cores, memory, gpus in NODES
@@ -163,8 +164,8 @@ def placed(policy, rows, tmp_path):
     return [None if name != name or name is None or name == "" else str(name) for name in names]
 
 
-def by_hand(policy, rows):
-    """The same, node by node and score by score."""
+def by_hand(policy, rows, names):
+    """The same, node by node and score by score; of equal scores the first of `names` wins."""
     nodes = {name: {"cores": cores, "left": [1.0] * gpus, "kinds": []} for name, cores, _, gpus in NODES}
     most_cores, most_gpus = max(one[1] for one in NODES), max(one[3] for one in NODES)
 
@@ -197,7 +198,7 @@ def by_hand(policy, rows):
         if not fitting:
             found.append(None)
             continue
-        name = min(fitting, key=lambda name: (-score(nodes[name], cores, gpus), name))
+        name = min(fitting, key=lambda name: (-score(nodes[name], cores, gpus), names.index(name)))
         one = nodes[name]
         one["cores"] -= cores
         if gpus:
@@ -211,11 +212,48 @@ def by_hand(policy, rows):
     return found
 
 
-@pytest.mark.parametrize("policy", ["best_fit_atc23", "dot_product_atc23", "gpu_clustering_atc23", "gpu_packing_atc23"])
+PLACEMENTS = ["best_fit_atc23", "dot_product_atc23", "gpu_clustering_atc23", "gpu_packing_atc23"]
+
+
+@pytest.mark.parametrize("policy", PLACEMENTS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_placements_of_fgd_score_by_score(tmp_path, policy, seed):
+    """Nodes are named at random: what comes out is that of some order of the names, for every pod."""
     rows = pods(seed, 40)
-    assert placed(policy, rows, tmp_path) == by_hand(policy, rows)
+    found = placed(policy, rows, tmp_path)
+    assert any(found == by_hand(policy, rows, names) for names in itertools.permutations("abcde"))
+
+
+def test_names_are_drawn_anew_in_each_run(tmp_path):
+    """A task without a GPU scores 0 everywhere, so it goes on the node with the smallest drawn name."""
+    first = {placed("gpu_packing_atc23", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
+    again = {placed("gpu_packing_atc23", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
+    assert first == again and len(first) > 2
+
+
+# Tetris ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shortness", "wanted"), [(0, ["b", "c", "a"]), (1, ["c", "a", "b"])])
+def test_tetris_by_hand(tmp_path, shortness, wanted):
+    """Of 10 cores and 10 GB ask 4 s × (4 cores, 1 GB), 9 s × (8, 1) and 1 s × (5, 2).
+
+    Alignments: .4 + .1 = .5, .9 and .7, so the packer takes b, and after it c before a.  Work: 4·.5 = 2, 9·.9 = 8.1 and
+    1·.7 = .7, its price (.5 + .9 + .7) / 10.8 = .194: .5 - .39 = .11, .9 - 1.57 = -.67 and .7 - .14 = .56, so c goes
+    first, a fits beside it, and b is last.
+    """
+    rows = "id,arrival,cpu_time,cpus,memory\n" + "".join(
+        f"{name},0,{time},{cores},{memory}000000000\n"
+        for name, time, cores, memory in [("a", 4, 4, 1), ("b", 9, 8, 1), ("c", 1, 5, 2)]
+    )
+    (tmp_path / "jobs.csv").write_text(rows)
+    scenario = {
+        "name": "pack", "cluster": {"nodes": [{"cpus": 10, "memory": "10 GB"}]},
+        "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}}],
+        "policy": {"scheduler": {"name": "tetris", "shortness": shortness}},
+    }  # fmt: skip
+    tasks = sim.run(scenario, check=True).tasks.set_index("id")
+    assert tasks.sort_values(["start", "finish"], kind="stable").index.tolist() == wanted
 
 
 # Rows up to a demand --------------------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 `gpu_clustering_atc23`, `gpu_packing_atc23`, `best_fit_atc23`, `fgd_atc23`.
 
 A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
-the smallest name of a node.  Of a node's GPUs a fraction takes the fullest that fits, under `random_atc23` any, under
+the smallest name of a node, where nodes are named at random in each run: their simulator puts a drawn number before
+each name.  Of a node's GPUs a fraction takes the fullest that fits, under `random_atc23` any, under
 `fgd_atc23` the first of the best score; whole GPUs are the first idle ones.  The free policies of similar names
 (`random`, `dot_product`, `gpu_clustering`, `gpu_packing`, `best_fit`, `fgd`) compare exact values and break ties by
 what is left instead.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).
-Weakness: no bound is known of any; whole scores make many nodes equal, so the names of nodes decide.
+Weakness: no bound is known of any; whole scores make many nodes equal, so the drawn names of nodes decide.
 Cost: a few NumPy operations over the nodes that fit; of `fgd_atc23` as of `fgd`.
 """
 
@@ -35,18 +36,16 @@ ROUNDING = 1e-9
 
 
 class Scored:
-    """The node of the greatest whole score, of equal ones that with the smallest name."""
+    """The node of the greatest whole score, of equal ones that with the smallest drawn name."""
 
     def __init__(self) -> None:
         self._rank: np.ndarray | None = None
-        """Place of each node in the order of names."""
+        """Place of each node in the order of drawn names."""
 
     def __call__(self, task: Task, view: View) -> Placement | None:
         """The rule."""
         if self._rank is None:
-            names = sorted(range(len(view.cluster.nodes)), key=lambda node: view.cluster.nodes[node].name)
-            self._rank = np.empty(len(names), dtype=np.int64)
-            self._rank[names] = np.arange(len(names))
+            self._rank = view.random.permutation(len(view.cluster.nodes))
             self.begin(view)
         self.look(task, view)
         for modes in equally_fast(task):

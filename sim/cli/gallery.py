@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @click.option("--short", is_flag=True, help="Run the short cases only: seconds instead of minutes.")
 @click.option("--case", "cases", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Run only cases with these values on an axis (repeatable).")  # fmt: skip
+@click.option("--inputs", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
+              help="Folder with the files of an entry that do not ship.")  # fmt: skip
 @click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
 @click.option("--record", is_flag=True, help="Keep what comes out beside the entry, for --recorded and the guide.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
@@ -36,6 +38,7 @@ def gallery(
     everything: bool,
     short: bool,
     cases: tuple[str, ...],
+    inputs: Path | None,
     as_recorded: bool,
     record: bool,
     out: Path | None,
@@ -54,7 +57,9 @@ def gallery(
     from sim.gallery import outcome as outcomes
 
     if not names and not everything:
-        for given, option in ((short, "--short"), (cases, "--case"), (record, "--record"), (out, "--out")):
+        for given, option in (
+            (short, "--short"), (cases, "--case"), (inputs, "--inputs"), (record, "--record"), (out, "--out")
+        ):  # fmt: skip
             if given:
                 raise UsageError(f"{option} is for entries that run: name one, or --all")
         _list(galleries.entries(), as_json)
@@ -65,6 +70,8 @@ def gallery(
         raise UsageError("--record keeps what whole cases give; leave out --short and --recorded")
     chosen = _chosen(cases)
     entries = galleries.entries() if everything else [galleries.entry(name) for name in names]
+    for entry in entries:
+        entry.inputs = inputs
     _check_axes(entries, chosen)
     told = None if quiet else console.note
     done = []
@@ -157,6 +164,8 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
             unit = f" {value.unit}" if value.unit else ""
             figures = [outcomes.number(row[key]) for key in ("paper", "hetsim", "difference")]
             texts = [text if text == "–" else text + unit for text in figures]
+            if table.tolerance.shape and figures[0] != "–":
+                texts[0] = f"place {figures[0]}"
             rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
         lines += [f"{table.title or table.name} (tolerance: {table.tolerance.text})", ""]
         lines += [*terminal.table(rows, right=range(len(axes) + 1, len(axes) + 4)), ""]

@@ -51,6 +51,8 @@ class Entry:
     path: Path
     expected: Expected
     document: documents.Document = field(repr=False)
+    inputs: Path | None = None
+    """A folder with files that do not ship; the entry's own unless given."""
 
     @property
     def folder(self) -> Path:
@@ -163,7 +165,8 @@ class Entry:
                 if found is not None and (missing := [value for value in found if value not in rows]):
                     raise self.problem((*key, "table"), f'{axis.table} has no row for {name} "{missing[0]}"')
                 rows = {value: row for value, row in rows.items() if found is None or value in found}
-            ways = {value: filled(axis.each, value, row) for value, row in rows.items()}
+            folder = str((self.inputs or self.folder).resolve())
+            ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
         return ways | dict(axis.beside)
 
     def _rows(self, axis: Axis, name: str, key: tuple[str | int, ...]) -> dict[str, dict[str, str]]:
@@ -179,9 +182,10 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
-        """All cases of all tables, or those with one of the chosen values on each axis."""
+        """All cases of all tables, or those with one of the chosen values on each axis, in tables that have it."""
         for number, table in enumerate(self.expected.tables):
-            yield from self.cases_of(number, table, chosen)
+            if all(axis in table.axes for axis in chosen or {}):
+                yield from self.cases_of(number, table, chosen)
 
     def cases_of(self, number: int, table: Table, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
         """Those of one table, averaged axes included."""
@@ -223,6 +227,24 @@ class Entry:
             count = table.short.get("replications")
             for case in self.cases_of(number, table, chosen):
                 yield case, count if isinstance(count, int) else None
+
+    def missing(self, case: Case) -> str | None:
+        """Why a case cannot run for want of a file that does not ship; None where it can.
+
+        ScenarioError if the file is there with another content than the one whose SHA-256 is stated.
+        """
+        from sim.workload.public_logs import content_hash
+
+        for place, needed in enumerate(self.expected.inputs):
+            path = (self.inputs or self.folder).resolve() / needed.file
+            if not any(value == str(path) for _, value in case.overrides):
+                continue
+            if not path.is_file():
+                return f"{needed.file} does not ship; get it from {needed.url} and give its folder with --inputs"
+            if needed.sha256 is not None and (found := content_hash(path)[0]) != needed.sha256:
+                told = f"the content of {path} has SHA-256 {found}, not {needed.sha256}: it is another file"
+                raise self.problem(("inputs", place, "sha256"), told)
+        return None
 
     # Checks -------------------------------------------------------------------------------------------------------
 

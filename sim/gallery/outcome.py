@@ -52,7 +52,8 @@ class Outcome:
             rows += self._rows(number, table)
         return pd.DataFrame(rows)
 
-    def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
+    def _rows(self, number: int, table: Table) -> list[dict[str, Any]]:
+        found_rows: list[dict[str, Any]] = []
         figures = self.entry.figures[table.name]
         shown = [axis for axis in table.axes if axis in figures]
         found = self._found(table)
@@ -68,12 +69,17 @@ class Outcome:
             for column, value in table.values.items():
                 paper = of_paper(rows[column].to_numpy(float), value) if len(rows) else (math.nan, math.nan)
                 ours = [found.get((labels, column)) for labels in cases]
-                yield {
-                    "table": table.name,
-                    **dict(zip(shown, key, strict=True)),
-                    "value": column,
-                    **judged(paper, ours, table.tolerance),
-                }
+                found_rows.append(
+                    {
+                        "table": table.name,
+                        **dict(zip(shown, key, strict=True)),
+                        "value": column,
+                        **judged(paper, ours, table.tolerance),
+                    }
+                )
+        if table.tolerance.shape and shown:
+            in_order(found_rows, [axis for axis in shown if axis != (table.across or shown[-1])])
+        return found_rows
 
     def _found(self, table: Table) -> dict[tuple[tuple[tuple[str, str], ...], str], tuple[float, float, int]]:
         mine = self.recorded[self.recorded["table"] == table.name]
@@ -108,8 +114,20 @@ def judged(
     allowed, within = allowance(paper, (mean, deviation, runs), tolerance)
     return {
         "paper": paper[0], "paper_deviation": paper[1], "hetsim": mean, "deviation": deviation, "runs": runs,
-        "difference": mean - paper[0], "allowed": allowed, "within": within,
+        "difference": math.nan if tolerance.shape else mean - paper[0], "allowed": allowed, "within": within,
     }  # fmt: skip
+
+
+def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
+    """Where the paper has places and no figures: whether each row is on the right side of all others of its group."""
+    known = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
+    for row in known:
+        others = [one for one in known if all(one[name] == row[name] for name in ("value", *groups))]
+        others = [one for one in others if one["paper"] != row["paper"]]
+        if others:
+            row["within"] = all(
+                (one["paper"] < row["paper"]) == (one["hetsim"] < row["hetsim"]) for one in others
+            )
 
 
 def allowance(
@@ -154,9 +172,16 @@ def run(
 
     workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
     keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
+    Cases whose inputs do not ship and are not there are left out.
     """
     entry.check()
-    work = list(entry.short_cases()) if short else [(case, None) for case in entry.cases(chosen)]
+    work = []
+    for case, count in entry.short_cases() if short else ((case, None) for case in entry.cases(chosen)):
+        missing = entry.missing(case)
+        if missing is None:
+            work.append((case, count))
+        elif told is not None:
+            told(f"{entry.name}: {case.table}: {case.text}: not run: {missing}")
     rows: list[dict[str, Any]] = []
     for ran in _ran(entry, work, workers):
         if told is not None:
@@ -319,17 +344,20 @@ def sentence(comparison: pd.DataFrame) -> str:
     judged_ = comparison[comparison["within"].notna()]
     missing = int((comparison["hetsim"].isna() & comparison["paper"].notna()).sum())
     if not len(judged_):
-        return "not run" if missing else "nothing is judged: the paper has a picture and no figures"
+        return "not run" if missing else "nothing is judged"
     good = int(judged_["within"].astype(bool).sum())
     text = f"{good} of {len(judged_)} figures are within the tolerance" + (f", {missing} not run" if missing else "")
     outside = judged_[~judged_["within"].astype(bool)]
     if len(outside):
-        share = outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)
+        share = (outside["difference"].abs() / outside["allowed"].where(outside["allowed"] > 0, 1e-12)).fillna(0.0)
         worst = outside.iloc[int(share.to_numpy().argmax())]
         axes = [str(worst[name]) for name in comparison.columns[1 : list(comparison.columns).index("value")]
                 if isinstance(worst[name], str)]  # fmt: skip
         where = ", ".join([*axes, str(worst["value"])])
-        text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
+        if worst["difference"] != worst["difference"]:
+            text += f"; another place than the paper's has {where}: {number(worst['hetsim'])}"
+        else:
+            text += f"; farthest outside is {where}: {number(worst['hetsim'])} against {number(worst['paper'])}"
     return text
 
 

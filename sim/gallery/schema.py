@@ -22,7 +22,11 @@ Text = Annotated[str, BeforeValidator(_joined)]
 
 
 class Way(Model):
-    """What one value of an axis changes in the scenario; in texts `{}` is the value, `{column}` a column of its row."""
+    """What one value of an axis changes in the scenario.
+
+    In texts of `each`, `{}` is the value, `{column}` a column of its row, and `{inputs}` the folder with files that do
+    not ship (`--inputs`, otherwise the entry's own folder).
+    """
 
     policy: Any = None
     """In place of the scenario's whole policy: one of those that the scenario proposes."""
@@ -100,7 +104,7 @@ class Tolerance(Model):
     interval: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The confidence interval of the replications, at this level, covers it."""
     shape: bool = False
-    """Nothing but the order of the figures: the paper has a picture and no numbers."""
+    """The paper has a picture and no numbers: the figures are places (1 the least) along the axis of the picture."""
 
     @model_validator(mode="after")
     def _one(self) -> Tolerance:
@@ -175,6 +179,17 @@ class Table(Model):
         return value
 
 
+class Input(Model):
+    """A file that a case needs and that does not ship, since its license does not say that it may."""
+
+    file: Name
+    """Its name in the folder that is given with `--inputs`."""
+    url: str
+    """Where it can be downloaded, or the page that leads to it."""
+    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$")] = None
+    """SHA-256 of its content, where known."""
+
+
 class Expected(Model):
     """An entry of the gallery."""
 
@@ -190,6 +205,8 @@ class Expected(Model):
     """License of the inputs in the entry's folder; `none shipped` where there are none of others."""
     notice: str | None = None
     """File with the notice that the license wants to go with the inputs."""
+    inputs: list[Input] = []
+    """Files that do not ship; a case that sets a path to one runs only where `--inputs` names a folder that has it."""
     scenario: str | None = None
     """The scenario; by default the one beside the folder, with its name."""
     measured_on: str = ""

@@ -19,7 +19,7 @@ MOST_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
-    """A group of two bars for each figure of one table, a row for each value; None where nothing was run."""
+    """Two bars for each figure of one table, one where the paper has places only; None where nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
@@ -30,6 +30,7 @@ def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
     across = table.across if table.across in axes else axes[-1] if axes else None
     panels = [axis for axis in axes if axis != across]
     groups = [(value, key) for value in values for key in _keys(rows, panels)]
+    places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
     height = min(2.0 + 1.9 * len(groups), 22.0)
     picture = style.figure(9.0, height)
     grid = picture.subplots(len(groups), 1, squeeze=False, sharex=True)
@@ -37,24 +38,27 @@ def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
         mine = rows[rows["value"] == value]
         for axis, wanted in zip(panels, key, strict=True):
             mine = mine[mine[axis] == wanted]
-        labels = [value] if across is None else mine[across].tolist()
-        x = np.arange(len(labels))
-        place.bar(
-            x - 0.2, mine["paper"], 0.38, color=PAPER, label="paper", yerr=mine["paper_deviation"].replace(0, np.nan)
-        )
-        place.bar(x + 0.2, mine["hetsim"], 0.38, color=OURS, label="hetsim", yerr=mine["deviation"].replace(0, np.nan))
+        x = np.zeros(1) if across is None else mine[across].map(places).to_numpy(float)
+        series = {"hetsim": OURS} if table.tolerance.shape else {"paper": PAPER, "hetsim": OURS}
+        reach = []
+        for number, (name, color) in enumerate(series.items()):
+            spread = mine["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
+            offset = 0.4 * (number - (len(series) - 1) / 2)
+            place.bar(x + offset, mine[name], 0.38, color=color, label=name, yerr=spread)
+            reach += [mine[name] - spread.fillna(0.0), mine[name] + spread.fillna(0.0)]
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        low = float(np.nanmin(mine[["paper", "hetsim"]].to_numpy()))
-        high = float(np.nanmax(mine[["paper", "hetsim"]].to_numpy()))
+        low, high = float(np.nanmin(reach)), float(np.nanmax(reach))
         if low > 0 and high / low > 30:
             place.set_yscale("log")
         elif low > 0.6 * high:
             place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
-        place.set_xticks(x, [style.short(style.plain(str(label))) for label in labels], rotation=20, ha="right")
+        labels = [style.short(style.plain(str(label))) for label in places or [value]]
+        place.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
         if key:
-            place.set_title(", ".join(key), fontsize="medium", loc="left")
+            told = ", ".join(f"{axis} {name}" for axis, name in zip(panels, key, strict=True))
+            place.set_title(told, fontsize="medium", loc="left")
         style.tidy(place)
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)

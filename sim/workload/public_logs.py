@@ -63,6 +63,8 @@ LOGS = {
         PublicLog("azure-llm-conv", "Azure 2023, an hour of a language model in conversations",
                   f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_conv.csv", "CC-BY-4.0",
                   "azure_llm"),
+        PublicLog("chameleon", "Measured kernel times of Cholesky and LU graphs on cores and GPUs",
+                  f"{HUB}/marcosamaris/heterogeneous-SWF", "for research; cite the repository", "hetero_dag"),
         PublicLog("mooncake", "Requests with common prefixes", f"{HUB}/kvcache-ai/Mooncake", "Apache-2.0", "mooncake"),
         PublicLog("burstgpt", "Requests to GPT-3.5 and GPT-4", f"{HUB}/HPMLL/BurstGPT", "CC-BY-4.0", "burstgpt"),
     )
@@ -81,7 +83,7 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
 
     sha256: the one that it should have, in place of what is known here.
     """
-    found, size = _hash(path)
+    found, size = content_hash(path)
     wanted = sha256 or log.sha256
     if wanted is not None and found != wanted.lower():
         told = f"its SHA-256 is {found}, that of {log.name} is {wanted.lower()}"
@@ -92,7 +94,7 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
     return found
 
 
-def _hash(path: Path) -> tuple[str, int]:
+def content_hash(path: Path) -> tuple[str, int]:
     """SHA-256 and size of a file's content, unpacked if it is compressed with gzip."""
     digest, size = hashlib.sha256(), 0
     try:
