@@ -42,7 +42,7 @@ class Store:
         if self.folder is None or self.fresh:
             return None
         try:
-            kept = unsealed(self.path(run), older=False)
+            kept = unsealed(self.path(run))
         except FileNotFoundError:
             return None
         except (OSError, UsageError):
@@ -117,7 +117,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
             raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
         for path in names:
             try:
-                kept = unsealed(path, older=False)
+                kept = unsealed(path)
             except UsageError:
                 damaged.append(path)
                 continue
@@ -126,7 +126,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(here, partial(shutil.copyfile, path))
                 copied += 1
-            elif _same(kept, unsealed(here, older=False)):
+            elif _same(kept, unsealed(here)):
                 there += 1
             else:
                 raise UsageError(

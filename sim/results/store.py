@@ -28,8 +28,7 @@ import pandas as pd
 
 from sim.errors import DamagedFile, UsageError
 from sim.model.files import flush, naming, umask, write_text
-from sim.model.randomness import JUDGED
-from sim.model.record import Record, RunInput
+from sim.model.record import Record
 from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
 
@@ -95,7 +94,7 @@ def save(result: Result, target: Path) -> Path:
             _copy(result, folder)
             return
         for name in TABLES:
-            write_table(_storable(getattr(result, name)), folder / f"{name}.parquet")
+            write_table(getattr(result, name), folder / f"{name}.parquet")
         write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
@@ -161,19 +160,11 @@ def _no_formula(cell: Any) -> Any:
     return cell
 
 
-def _storable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns of mixed objects (ids of several kinds) as text: Parquet columns have one type."""
-    mixed = [name for name in frame.columns if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")]
-    return frame.assign(**{name: frame[name].map(str) for name in mixed}) if mixed else frame
-
-
 def _description(result: Result) -> dict[str, Any]:
-    loads = result.record.input.random.loads
     return {
         "name": result.name,
         "seed": result.seed,
         "replication": result.replication,
-        **({} if loads == JUDGED else {"loads": loads}),
         "policy": result.policy,
         "notes": _numbers_as_json(result.notes),
         "warmup": result.warmup,
@@ -282,7 +273,7 @@ def read_table(result: Result, name: str) -> pd.DataFrame:
 
 
 def load_record(result: Result) -> Record:
-    """The record of a run that was loaded, with its input; of format 1 the input is rebuilt from the scenario."""
+    """The record of a run that was loaded, with its input."""
     directory = result.directory
     assert directory is not None
     about = unsealed(directory / MARK)
@@ -293,20 +284,10 @@ def load_record(result: Result) -> Record:
     if (directory / "record" / "launches.parquet").is_file():
         frame = read_table(result, "record/launches.parquet")
         launches = {str(name): values.to_numpy() for name, values in frame.items()}
-    saved = [name for name in result.files if name in (f"record/{OBJECTS}", f"record/{ARRAYS}")]
-    for name in saved:
-        verify(directory / name, result.files[name])
-    if saved:
-        run = load_input(directory / "record")
-    else:
-        loads = about.get("loads", JUDGED)
-        run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"], loads)
+    for name in (OBJECTS, ARRAYS):
+        verify(directory / "record" / name, result.files.get(f"record/{name}"))
+    run = load_input(directory / "record")
     run.policy = about["policy"]
-    if len(run.tasks) != len(columns["status"]):
-        raise UsageError(
-            f"{directory}: the scenario gives {len(run.tasks)} tasks now, the run had {len(columns['status'])}; "
-            f"it was made with {about['versions']}"
-        )
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)
     return Record(
@@ -321,15 +302,3 @@ def load_record(result: Result) -> Record:
         stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
     )
-
-
-def rebuild_input(path: Path, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-    """Cluster, tasks and modes of a run of format 1: the one place in results that needs the scenario room.
-
-    Its policy is not asked for again: it may have been a class that is not known here.
-    """
-    if not path.is_file():
-        raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
-    from sim.scenario.scenario import load as load_scenario
-
-    return load_scenario(path, {"policy": "fcfs"}).build(seed, replication, loads)
