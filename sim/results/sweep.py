@@ -392,17 +392,14 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
     """Who finished early still pays for its idle devices until the last policy of the point is done."""
     if "energy_j" not in names:
         return cube
-    point = np.array([row.point for row in rows])
-    for number in np.unique(point):
-        mine = point == number
-        if np.count_nonzero(mine) < 2:
-            continue
-        ends = cube[mine, :, -2]
-        last = np.fmax.reduce(ends, axis=0)
-        further = np.where(np.isnan(ends), 0.0, (last - ends) * cube[mine, :, -1])
-        for name in _ENERGY:
-            if name in names:
-                cube[mine, :, names.index(name)] += further
+    _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
+    last = np.full((len(several), cube.shape[1]), np.nan)
+    np.fmax.at(last, point, cube[:, :, -2])
+    further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
+    further[several[point] < 2] = 0.0
+    for name in _ENERGY:
+        if name in names:
+            cube[:, :, names.index(name)] += further
     return cube
 
 
