@@ -18,7 +18,7 @@ from typing import Any
 
 from sim.errors import DamageWarning, UsageError
 from sim.experiment.work import Outcome
-from sim.model.files import write_whole
+from sim.model.files import remove_left, write_whole
 from sim.results.sealed import sealed, unsealed
 
 
@@ -82,6 +82,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
     folder = Path(cache).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_left(folder, "??/")
     except OSError as error:
         raise UsageError(f"the cache {folder} cannot be written: {error.strerror}") from None
     return folder

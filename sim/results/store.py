@@ -18,7 +18,6 @@ import json
 import math
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sim.errors import DamagedFile, UsageError
-from sim.model.files import flush, naming, umask, write_text
+from sim.model.files import flush, naming, temporary_folder, umask, write_text
 from sim.model.record import Record
 from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
@@ -64,14 +63,14 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
         if not ours:
             raise UsageError(f"{target} exists and is not a run directory; it was not touched")
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    fresh = temporary_folder(target, "new")
     try:
         fresh.chmod(0o777 & ~umask())  # mkdtemp makes it private; a result is as readable as any other file
         write(fresh)
         for path in (*fresh.rglob("*"), fresh):
             flush(path)
         if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            old = temporary_folder(target, "old")
             target.rename(old / "old")
             fresh.rename(target)
             shutil.rmtree(old)
