@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments and given again: the bytes are those of a call that nothing interrupted."""
+"""Commands killed at random moments and given again: the bytes are those of a call that nothing interrupted."""
 
 from __future__ import annotations
 

@@ -100,6 +100,7 @@ def tune(
         kept = f"the runs that ended are in {cache}; the same command goes on from there"
         console.note(kept if cache is not None else "nothing was kept; with --cache DIR it can be resumed", quiet)
         raise
+    console.warnings(found.warnings, quiet)
     if as_json:
         console.as_json(found.to_json())
         return

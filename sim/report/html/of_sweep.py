@@ -197,7 +197,7 @@ def _differences(found: Sweep, findings: Findings) -> str:
         for (point, _), row in zip(every, cells, strict=True):
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
-    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of a point."
+    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
     if len(rows) > MOST_ROWS:
         told += f" The first {MOST_ROWS:,} of {len(rows):,} rows."
     return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MOST_ROWS], told if rows else "")
