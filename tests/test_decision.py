@@ -16,9 +16,11 @@ import sim
 from sim.cli import hetsim
 from sim.errors import RunError, UsageError
 from sim.experiment.decide import Candidate, Decision, _Search
+from sim.experiment.progress import Meter
 from sim.experiment.study import Case, Replicates
 from sim.experiment.targets import MET, MISSED, OPEN, Finding, Judge, Target, Trial
 from sim.experiment.work import Outcome
+from sim.experiment.workers import Workers
 from sim.theory import mmc
 
 BIG, SMALL = "cluster.nodes.big.count", "cluster.nodes.small.count"
@@ -241,20 +243,27 @@ class Drawn:
 
     def __init__(self, means: list[float], costs: list[float], seed: int):
         self.means, self.costs, self.random = means, costs, np.random.default_rng(seed)
+        self.meter, self.workers = Meter(None), Workers()
         self.open: list[Replicates] = []
 
     def make(self, series: list[Replicates]) -> None:
-        for one in [*self.open, *series]:
-            while not one.done:
-                k, number = int(one.case.digest), len(one.taken)
-                wait = float(self.random.normal(self.means[k], 0.3))
-                cost = float(self.random.normal(self.costs[k], 0.1))
-                one.add(Outcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
-        self.open = []
+        self.open += [one for one in series if one not in self.open]
+        while self.open:
+            one = self.open[0]
+            if one.done:
+                self.open.remove(one)
+                continue
+            k, number = int(one.case.digest), len(one.taken)
+            wait = float(self.random.normal(self.means[k], 0.3))
+            cost = float(self.random.normal(self.costs[k], 0.1))
+            one.add(Outcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
+            if one.rule is not None:
+                one.rule(one)
 
-    def more(self, series: Replicates, goal: int) -> None:
+    def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
         series.goal = goal
-        self.open.append(series)
+        if series not in self.open:
+            self.open.append(series)
 
 
 class Quick(Judge):
