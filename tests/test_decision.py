@@ -128,6 +128,13 @@ def test_what_never_fits_is_missed_with_its_reason():
         sim.size(scenario, "wait_mean < 1 h", key, most=1, replications=3)
 
 
+def test_a_cluster_of_nothing_is_missed_with_its_reason():
+    found = sim.size({**TWO, "horizon": "20 s", "warmup": "0 s"}, "wait_mean < 60 s", {BIG: [0, 1], SMALL: [0]})
+    assert isinstance(found, Decision)
+    assert [one.trial.verdict for one in found.candidates] == [MISSED, MET]
+    assert "no devices" in found.candidates[0].trial.reason
+
+
 def test_a_policy_that_fails_is_no_verdict():
     with pytest.raises(RunError, match=f"{SMALL} = 1, fcfs.*: "):
         sim.size({**TWO, "policy": broken()}, "wait_mean < 1 s", {SMALL: [1]}, replications=2)

@@ -229,6 +229,29 @@ def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Pa
     read_all(tmp_path / "run")
 
 
+@pytest.mark.parametrize("many", ["replications", "comparison"])
+def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tmp_path: Path, many: str):
+    """All but pictures, and tables of single runs, which are verified when they are read."""
+    from sim.experiment.compare import run_policies
+    from sim.experiment.directory import load_comparison, load_run, save, save_comparison
+
+    runs = run_policies(traced, ["fcfs", "sjf"], replications=2)
+    if many == "comparison":
+        from sim.results.compare import compare
+
+        folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), load_comparison
+    else:
+        folder, load_again = save(runs["fcfs"], tmp_path / "s", picture=False), load_run
+    load_again(folder)
+    own = [name for name in files(folder) if "replication-0" not in name and not name.endswith(".png")]
+    assert len(own) > 3
+    for name in own:
+        flipped(folder / name, 0.5)
+        with pytest.raises(UsageError, match=Path(name).name):
+            load_again(folder)
+        flipped(folder / name, 0.5)
+
+
 def test_a_saved_run_never_reads_its_trace_again(traced: Path, tmp_path: Path):
     """Edited or gone: figures that were not asked for before the run was saved are those of the run."""
     run = sim.run(traced)

@@ -299,12 +299,16 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def _price(scenario: Scenario) -> float:
-    """Of the whole cluster, for an hour; 0 of one without prices."""
+    """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
+    nothing), which is tried early and missed with its reason."""
     from sim.scenario.build_cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0
-    cluster = build_cluster(scenario.model.cluster, scenario.document)
+    try:
+        cluster = build_cluster(scenario.model.cluster, scenario.document)
+    except ScenarioError:
+        return 0.0
     paid = zip(cluster.prices, cluster.powered_units, strict=True)
     return 3600.0 * sum(price.up * count for price, count in paid)
 

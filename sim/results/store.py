@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
+LATER = (*(f"{name}.parquet" for name in TABLES), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
 _OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token")
@@ -111,13 +112,15 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
     write_text(folder / MARK, sealed({**about, "files": found}, 1))
 
 
-def read_mark(folder: Path, *names: str) -> dict[str, Any]:
-    """The mark of a directory; DamagedFile if it, or one of these of its files, is not what was written."""
+def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The mark of a directory; DamagedFile if it, or one of its files, is not what was written.
+
+    later: beginnings of the names of files that are verified when they are read.
+    """
     about = unsealed(folder / MARK)
-    files = about.get("files", {})
-    for name in files:
-        if name in names:
-            verify(folder / name, files[name])
+    for name, digest in about.get("files", {}).items():
+        if not name.startswith(later):
+            verify(folder / name, digest)
     return about
 
 
@@ -230,7 +233,7 @@ def load(directory: Path) -> Result:
     from sim.results.result import Result
 
     try:
-        about = read_mark(directory, "summary.json", "scenario.yaml")
+        about = read_mark(directory, LATER)
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)

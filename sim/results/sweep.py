@@ -33,9 +33,9 @@ import pandas as pd
 from sim.errors import DamagedFile, UnknownName, UsageError
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.point_values import rows_where
 from sim.results.sealed import unsealed, verify
 from sim.results.statistics import freedom, is_congested, student_quantiles
-from sim.results.sweep_values import rows_where
 from sim.results.wording import formatter, metric_name, several, units_of
 
 MARK = "sweep.json"
@@ -160,8 +160,8 @@ class Sweep:
         return frame.pivot(index=y, columns=x, values=metric)
 
     def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
-        """Paired differences of the policies at every point, with intervals; see `sweep_differences.differences`."""
-        from sim.results.sweep_differences import differences  # which knows sweeps
+        """Paired differences of the policies at every point, with intervals; see `point_differences.differences`."""
+        from sim.results.point_differences import differences  # which knows sweeps
 
         return differences(self, metric, base, confidence)
 
