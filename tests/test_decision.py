@@ -170,6 +170,19 @@ def test_policies_are_a_dimension_and_metrics_an_objective(tmp_path: Path):
     assert call(*words, "--workers", "1", "--cache", str(tmp_path / "cache")).stdout == alone.stdout
 
 
+@pytest.mark.slow
+def test_a_selection_does_not_depend_on_the_workers(tmp_path: Path):
+    """By `size` and by `compare`: several are in the race to its end, and workers make replications ahead."""
+    (tmp_path / "s.yaml").write_text(json.dumps({**TWO, "horizon": "1 min"}))
+    size = ["size", "--over", f"{BIG}=1,2", "--over", f"{SMALL}=2,3", "--target", "wait_mean < 60 s"]
+    size += ["--minimize", "response_mean", "--delta", "8%"]
+    compare = ["compare", "--policy", "fcfs", "--policy", "sjf", "--best", "response_mean", "--delta", "25%"]
+    for verb, *rest in (size, compare):
+        found = [call(verb, str(tmp_path / "s.yaml"), *rest, "--workers", str(n), "--json") for n in (1, 2)]
+        assert [one.exit_code for one in found] == [0, 0], found[0].output
+        assert found[0].stdout == found[1].stdout
+
+
 def test_what_is_written(tmp_path: Path):
     path = tmp_path / "two.yaml"
     path.write_text(json.dumps({**TWO, "horizon": "40 s", "warmup": "0 s"}))
