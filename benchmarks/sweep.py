@@ -8,18 +8,21 @@ sweep with two workers need, their start included: what two free cores would giv
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Row, chosen, parser_of, print_table
-from sim.experiment.sweep import sweep
+from sim.experiment.sweep import plan_sweep, sweep, sweep_plan
 from sim.experiment.work import Job, Setup, outcome_of
 from sim.scenario.scenario import Scenario, load
 
@@ -65,6 +68,62 @@ def overhead(points: int) -> Iterator[Row]:
     yield Row("overhead a point, one worker, kept on disk", f"{here:.1f} ms", "< 10 ms", here < 10)
     parent = statistics.median(1e3 * swept(workers=2) / points for _ in range(3))
     yield Row("the same of the process that has two workers", f"{parent:.1f} ms", "< 10 ms", parent < 10)
+
+
+def memory(points: int) -> Iterator[Row]:
+    """Of this process for each point of a sweep kept on disk: planned, and finished with its rows in the tables."""
+    yield from _alone(_memory, points)
+
+
+def many(points: int) -> Iterator[Row]:
+    """A sweep of so many points that is only planned: time grows in proportion, and no object is held for a point."""
+    yield from _alone(_many, points)
+
+
+def _alone(function: Callable[[int], list[Row]], points: int) -> list[Row]:
+    """In a fresh process, whose memory has no gaps from before."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, points).result()
+
+
+def _memory(points: int) -> list[Row]:
+    base = load(scenario(10))
+    with tempfile.TemporaryDirectory() as folder:
+        sweep(base, {"seed": range(10)}, out=Path(folder) / "first")  # imports
+        before, began = resident(), time.process_time()
+        plan = plan_sweep(base, {"seed": range(points)})
+        planned = resident() - before
+        sweep_plan(plan, out=Path(folder) / "s", workers=2)
+        each = 1e3 * (time.process_time() - began) / points
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return [
+        Row(f"a planned point of {points:,}", f"{planned / points / 1e3:.2f} kB", "< 1 kB", planned / points < 1e3),
+        Row("a finished point, at the highest", f"{peak / points / 1e3:.1f} kB", "< 12 kB", peak / points < 12e3),
+        Row("processor time of the process that has two workers, a point", f"{each:.1f} ms", "< 10 ms", each < 10),
+    ]
+
+
+def _many(points: int) -> list[Row]:
+    base, found = load(scenario(10)), []
+    for count in (points // 4, points):
+        objects, began = len(gc.get_objects()), time.process_time()
+        plan = plan_sweep(base, {"seed": range(count)})
+        spent = time.process_time() - began
+        gc.collect()
+        found.append((spent / count, len(gc.get_objects()) - objects))
+        del plan
+    (few, _), (each, held) = found
+    return [
+        Row(f"objects held for {points:,} planned points", f"{max(held, 0):,}", "< 1 for 10", held < points / 10),
+        Row("time to plan one, of a quarter as many", f"{each / few:.2f} ×", "< 1.2 ×", each / few < 1.2),
+        Row("time to plan one", f"{1e3 * each:.2f} ms"),
+    ]
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def scaling(points: int, seconds: float) -> Iterator[Row]:
@@ -113,6 +172,8 @@ def processor() -> float:
 
 FIGURES: dict[str, Callable[[bool], Iterator[Row]]] = {
     "overhead": lambda quick: overhead(20 if quick else 200),
+    "memory": lambda quick: memory(300 if quick else 20_000),
+    "many": lambda quick: many(2_000 if quick else 200_000),
     "scaling": lambda quick: scaling(*((6, 0.05) if quick else (200, 0.5))),
 }
 

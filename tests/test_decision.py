@@ -16,9 +16,11 @@ import sim
 from sim.cli import hetsim
 from sim.errors import RunError, UsageError
 from sim.experiment.decide import Candidate, Decision, _Search
+from sim.experiment.progress import Meter
 from sim.experiment.study import Case, Replicates
 from sim.experiment.targets import MET, MISSED, OPEN, Finding, Judge, Target, Trial
 from sim.experiment.work import Outcome
+from sim.experiment.workers import Workers
 from sim.theory import mmc
 
 BIG, SMALL = "cluster.nodes.big.count", "cluster.nodes.small.count"
@@ -126,6 +128,13 @@ def test_what_never_fits_is_missed_with_its_reason():
         sim.size(scenario, "wait_mean < 1 h", key, most=1, replications=3)
 
 
+def test_a_cluster_of_nothing_is_missed_with_its_reason():
+    found = sim.size({**TWO, "horizon": "20 s", "warmup": "0 s"}, "wait_mean < 60 s", {BIG: [0, 1], SMALL: [0]})
+    assert isinstance(found, Decision)
+    assert [one.trial.verdict for one in found.candidates] == [MISSED, MET]
+    assert "no devices" in found.candidates[0].trial.reason
+
+
 def test_a_policy_that_fails_is_no_verdict():
     with pytest.raises(RunError, match=f"{SMALL} = 1, fcfs.*: "):
         sim.size({**TWO, "policy": broken()}, "wait_mean < 1 s", {SMALL: [1]}, replications=2)
@@ -159,6 +168,19 @@ def test_policies_are_a_dimension_and_metrics_an_objective(tmp_path: Path):
     assert {one["policy"] for one in told["candidates"]} == {"fcfs", "sjf"}
     assert told["best"]["values"] == {SMALL: 2}
     assert call(*words, "--workers", "1", "--cache", str(tmp_path / "cache")).stdout == alone.stdout
+
+
+@pytest.mark.slow
+def test_a_selection_does_not_depend_on_the_workers(tmp_path: Path):
+    """By `size` and by `compare`: several are in the race to its end, and workers make replications ahead."""
+    (tmp_path / "s.yaml").write_text(json.dumps({**TWO, "horizon": "1 min"}))
+    size = ["size", "--over", f"{BIG}=1,2", "--over", f"{SMALL}=2,3", "--target", "wait_mean < 60 s"]
+    size += ["--minimize", "response_mean", "--delta", "8%"]
+    compare = ["compare", "--policy", "fcfs", "--policy", "sjf", "--best", "response_mean", "--delta", "25%"]
+    for verb, *rest in (size, compare):
+        found = [call(verb, str(tmp_path / "s.yaml"), *rest, "--workers", str(n), "--json") for n in (1, 2)]
+        assert [one.exit_code for one in found] == [0, 0], found[0].output
+        assert found[0].stdout == found[1].stdout
 
 
 def test_what_is_written(tmp_path: Path):
@@ -241,20 +263,27 @@ class Drawn:
 
     def __init__(self, means: list[float], costs: list[float], seed: int):
         self.means, self.costs, self.random = means, costs, np.random.default_rng(seed)
+        self.meter, self.workers = Meter(None), Workers()
         self.open: list[Replicates] = []
 
     def make(self, series: list[Replicates]) -> None:
-        for one in [*self.open, *series]:
-            while not one.done:
-                k, number = int(one.case.digest), len(one.taken)
-                wait = float(self.random.normal(self.means[k], 0.3))
-                cost = float(self.random.normal(self.costs[k], 0.1))
-                one.add(Outcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
-        self.open = []
+        self.open += [one for one in series if one not in self.open]
+        while self.open:
+            one = self.open[0]
+            if one.done:
+                self.open.remove(one)
+                continue
+            k, number = int(one.case.digest), len(one.taken)
+            wait = float(self.random.normal(self.means[k], 0.3))
+            cost = float(self.random.normal(self.costs[k], 0.1))
+            one.add(Outcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
+            if one.rule is not None:
+                one.rule(one)
 
-    def more(self, series: Replicates, goal: int) -> None:
+    def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
         series.goal = goal
-        self.open.append(series)
+        if series not in self.open:
+            self.open.append(series)
 
 
 class Quick(Judge):

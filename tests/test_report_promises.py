@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from scipy.stats import ttest_rel
 
 import sim
 from sim.cli import main
 from sim.errors import UnknownName, UsageError
 from sim.experiment.points import read_points
 from sim.report.html import report
+from sim.results.point_differences import clearly_best, findings_by_point, leads
 from sim.results.statistics import paired_differences
 from sim.results.sweep import Sweep
-from sim.results.sweep_differences import clearly_best, findings_by_point, leads
 from sim.results.tradeoff import regrets
 
 RATE, GPUS = "workload.jobs.arrivals.rate", "cluster.nodes.0.gpus.count"
@@ -169,12 +170,24 @@ def swept() -> Sweep:
 
 @pytest.mark.slow
 def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
-    found = swept.differences("response_mean")
+    """But for Holm's correction, which goes over the pairs of all points."""
+    found, raw = swept.differences("response_mean"), []
     for point, count in enumerate((1, 2, 60)):
         compared = sim.compare(SCENARIO, ["fcfs", "sjf", "fcfs_skip"], replications=12, metrics=["response_mean"],
                                overrides={GPUS: count})  # fmt: skip
         mine = found[found["point"] == point].drop(columns="point").reset_index(drop=True)
-        pd.testing.assert_frame_equal(mine, compared.pairs.drop(columns="metric"), rtol=1e-9)
+        same = ["policy", "other", "difference", "n"]
+        pd.testing.assert_frame_equal(mine[same], compared.pairs[same], rtol=1e-9)
+        for one, other in mine[["policy", "other"]].itertuples(index=False):
+            runs = [compared.runs[label].contributions("response_mean").to_numpy() for label in (one, other)]
+            raw.append(1.0 if (runs[0] == runs[1]).all() else float(ttest_rel(*runs).pvalue))
+    tested = found["p"].notna().to_numpy()
+    left = [p for p in raw if p < 1.0]
+    order = np.argsort(left)
+    adjusted = np.maximum.accumulate([min(1.0, (tested.sum() - k) * left[i]) for k, i in enumerate(order)])
+    shown = found["p"].to_numpy()[np.array(raw) < 1.0][order]
+    assert shown == pytest.approx(adjusted, rel=1e-6)
+    assert (found["significant"] == (found["p"] <= 0.05)).all()
 
 
 def test_differences_to_a_base(swept: Sweep):

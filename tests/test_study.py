@@ -229,6 +229,29 @@ def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Pa
     read_all(tmp_path / "run")
 
 
+@pytest.mark.parametrize("many", ["replications", "comparison"])
+def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tmp_path: Path, many: str):
+    """All but pictures, and tables of single runs, which are verified when they are read."""
+    from sim.experiment.compare import run_policies
+    from sim.experiment.directory import load_comparison, load_run, save, save_comparison
+
+    runs = run_policies(traced, ["fcfs", "sjf"], replications=2)
+    if many == "comparison":
+        from sim.results.compare import compare
+
+        folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), load_comparison
+    else:
+        folder, load_again = save(runs["fcfs"], tmp_path / "s", picture=False), load_run
+    load_again(folder)
+    own = [name for name in files(folder) if "replication-0" not in name and not name.endswith(".png")]
+    assert len(own) > 3
+    for name in own:
+        flipped(folder / name, 0.5)
+        with pytest.raises(UsageError, match=Path(name).name):
+            load_again(folder)
+        flipped(folder / name, 0.5)
+
+
 def test_a_saved_run_never_reads_its_trace_again(traced: Path, tmp_path: Path):
     """Edited or gone: figures that were not asked for before the run was saved are those of the run."""
     run = sim.run(traced)
@@ -244,24 +267,13 @@ def test_a_saved_run_never_reads_its_trace_again(traced: Path, tmp_path: Path):
     assert list(loaded.inputs) == ["file jobs.csv"]
 
 
-def test_a_later_format_is_refused_by_name(tmp_path: Path):
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_refused_by_name(tmp_path: Path, number: int):
     sim.run({**STATIC, "workload": one_stream()}).save(tmp_path / "run")
     mark = tmp_path / "run" / "run.json"
-    mark.write_text(mark.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(UsageError, match=r"run.json has format 3, and this hetsim reads up to 2"):
+    mark.write_text(sealed({**unsealed(mark), "format": number}, 1))
+    with pytest.raises(UsageError, match=f"run.json cannot be read: it has format {number}, and this hetsim reads"):
         sim.load(tmp_path / "run")
-
-
-def test_a_run_of_the_first_format_is_read(tmp_path: Path):
-    """No checksums, no input: it is built from the scenario again."""
-    run = sim.run({**STATIC, "workload": one_stream()})
-    run.save(tmp_path / "run")
-    about = unsealed(tmp_path / "run" / "run.json")
-    del about["files"], about["inputs"]
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
-    for name in ("input.json", "arrays.parquet"):
-        (tmp_path / "run" / "record" / name).unlink()
-    assert sim.load(tmp_path / "run").metric("jain") == run.metric("jain")
 
 
 def test_what_is_sealed_comes_back(tmp_path: Path):

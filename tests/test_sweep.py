@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import math
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -29,6 +32,7 @@ from sim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
 from sim.experiment import identity, work
 from sim.experiment.points import MOST_ROWS, column_of, parse_over, rows
 from sim.experiment.sweep import plan_sweep, sweep
+from sim.experiment.work import Outcome, Packed
 from sim.experiment.workers import DaskCluster
 from sim.policy import ListScheduler
 from sim.results.sweep import FACTS, MARK, Sweep
@@ -365,6 +369,40 @@ def test_a_grid_of_a_billion_points_is_refused_with_its_count():
         sweep(SMALL, over)
     with pytest.raises(UsageError, match="2,000,000 runs"):
         sweep(SMALL, {"seed": list(range(200))}, replications=10_000)
+
+
+def test_rows_are_made_when_they_are_looked_at():
+    """A million of them, in the order of a grid: the last key changes fastest, then the policies."""
+    keys, found = rows(load(SMALL), over={"seed": range(500), GPUS: range(1, 1001)}, policies=["fcfs", "sjf"])
+    assert (keys, len(found)) == (["seed", GPUS], 1_000_000)
+    last = found[-1]
+    assert (last.point, last.policy, last.values) == (499_999, "sjf", {"seed": 499, GPUS: 1000})
+    few = [(row.point, row.policy, *row.values.values()) for row in found[:5]]
+    assert few == [(0, "fcfs", 0, 1), (0, "sjf", 0, 1), (1, "fcfs", 0, 2), (1, "sjf", 0, 2), (2, "fcfs", 0, 3)]
+
+
+def test_a_planned_point_holds_no_object():
+    base = load(SMALL)
+    plan_sweep(base, {"seed": range(10)})
+    gc.collect()
+    before = len(gc.get_objects())
+    plan = plan_sweep(base, {"seed": range(400)})
+    gc.collect()
+    assert len(gc.get_objects()) - before < 200
+    assert len(plan.checked) == 400
+
+
+def test_numbers_of_a_finished_run_are_packed():
+    values = {"wait_mean": 2.5, "makespan": math.nan, "completed": 3.0}
+    packed = Outcome(values, ["slow"]).packed()
+    assert isinstance(packed.values, Packed)
+    assert list(packed.values) == list(values)
+    assert [repr(value) for value in packed.values.values()] == ["2.5", "nan", "3.0"]
+    assert packed.values.get("no", 7.0) == 7.0
+    assert packed.packed() is packed
+    assert Outcome(None, error="failed").packed().values is None
+    again = pickle.loads(pickle.dumps(packed))
+    assert dict(again.values)["wait_mean"] == 2.5
 
 
 # On disk ------------------------------------------------------------------------------------------------------------

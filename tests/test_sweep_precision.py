@@ -227,11 +227,6 @@ def test_wrong_calls_are_told(given: dict[str, Any], said: str):
         sweep(SMALL, **{"over": OVER, **given})
 
 
-def test_tuning_says_why_it_finds_no_warm_up():
-    with pytest.raises(UsageError, match="all settings must be measured over the same tasks.*--set warmup"):
-        sim.tune(SMALL, over={"discipline": ["block", "skip"]}, overrides={"warmup": "auto"})
-
-
 # Whoever makes the runs -----------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,24 @@ def test_the_best_setting_is_found():
     assert found.policy["scheduler"] == {"name": "Blend", "share": found.values["share"]}
 
 
+def test_a_warm_up_that_is_found_is_that_of_the_present_setting():
+    """The scenario begins with a burst of tasks: what is chosen by is measured behind it, for all settings alike."""
+    stream = SMALL["workload"][0]
+    burst = {**stream, "name": "b", "arrivals": {"process": "poisson", "rate": "100/s"}, "count": 60}
+    begun = {**SMALL, "workload": [{**stream, "count": 400}, burst], "warmup": "auto"}
+    found = tune(begun, Blend, over={"share": [0.0001, 1.0]}, first=3, final=5)
+    alone = sim.run(begun, policy=Blend, replications=20)
+    assert alone.remarks[0] in found.sentences
+    assert found.to_json()["remarks"] == list(found.remarks)
+    cut = alone.results[0].warmup
+    assert cut > 1
+    for number in (0, -1):
+        policy: Any = Blend if number else {"scheduler": {"name": "Blend", **found.settings[0].values}}
+        seen = found.settings[number].seen
+        same = sim.run({**begun, "warmup": f"{cut!r} s"}, policy=policy, replications=len(seen))
+        assert seen == pytest.approx(same.contributions("response_mean").to_numpy())
+
+
 def test_metrics_of_which_more_is_better():
     scenario = {**SMALL, "workload": [{**SMALL["workload"][0], "slo": "100 s"}]}
     found = tune(scenario, ADMIT, over={"limit": [0, 1, 100]}, metric="goodput_fraction", first=2, final=5)
@@ -146,7 +164,7 @@ def test_a_setting_that_fails_loses():
         ({"over": {"limit": [1]}, "metric": "gpu_utilisation"}, "neither more nor less"),
         ({"over": {"limit": [1]}, "first": 1}, "at least 2 replications"),
         ({"over": {"limit": [1]}, "confidence": 2}, "a confidence lies between 0 and 1"),
-        ({"over": {"limit": [1]}, "overrides": {"warmup": "auto"}}, "warmup: auto"),
+        ({"over": {"limit": [1]}, "overrides": {"warmup": "auto"}}, "at least 100 tasks in every replication"),
     ],
 )
 def test_bad_input_is_told(given: dict[str, Any], said: str):

@@ -84,7 +84,7 @@ def compare(
         check_target(out)
     groups = by if out is None else USUAL_GROUPS  # what is written has all of them
     where: dict[str, Any] = {"workers": workers, "dask": dask, "cache": cache, "shard": shard, "fresh": fresh}
-    with console.making(out, default_directory(loaded, seed), as_json, quiet) as bar:
+    with console.making(out, default_directory(loaded, seed), cache, as_json, quiet) as bar:
         runs: dict[str, Any]
         selection = None
         if best is None:

@@ -88,13 +88,37 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 
 
 @contextmanager
-def making(directory: Path | None, otherwise: Path, to_json: bool, quiet: bool) -> Iterator[TerminalBar | None]:
-    """What the verbs do that make runs and show their tables: progress, warnings, shards, tables of a failed run."""
-    with (
-        keeping_partial(directory, otherwise, quiet), shard_reports(to_json), own_warnings(quiet),
-        progress(quiet) as bar,
-    ):  # fmt: skip
+def making(
+    directory: Path | None, otherwise: Path, cache: Path | None, to_json: bool, quiet: bool
+) -> Iterator[TerminalBar | None]:
+    """What the verbs do that make runs and show their tables: those of `searching`, and the tables of a failed run."""
+    kept = None if cache is None else _goes_on(cache)
+    with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet) as bar:
         yield bar
+
+
+@contextmanager
+def searching(kept: str | None, to_json: bool, quiet: bool) -> Iterator[TerminalBar | None]:
+    """What every verb that makes runs does: progress, warnings, shards; `kept` is said where it ends before its time.
+
+    By an interrupt, a full disk, or workers that are gone.
+    """
+    try:
+        with shard_reports(to_json), own_warnings(quiet), progress(quiet) as bar:
+            yield bar
+    except (KeyboardInterrupt, OSError, RunError) as error:
+        if kept is not None and getattr(error, "result", None) is None:  # not a run that fails again
+            note(kept, quiet)
+        raise
+
+
+def of_cache(cache: Path | None) -> str:
+    """What is said where a search ends before its time."""
+    return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
+
+
+def _goes_on(cache: Path) -> str:
+    return f"the runs that ended are in {cache}; the same command goes on from there"
 
 
 @contextmanager

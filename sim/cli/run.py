@@ -87,7 +87,7 @@ def run(
         check_target(out)
     if trace is not None:
         check_trace_file(trace)
-    with console.making(out, default_directory(loaded, seed), as_json, quiet) as bar:
+    with console.making(out, default_directory(loaded, seed), cache, as_json, quiet) as bar:
         outcome = run_scenario(
             loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers, dask=dask,
             cache=cache, shard=shard, fresh=fresh, progress=bar, metrics=metrics, by=by,

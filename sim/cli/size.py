@@ -113,7 +113,7 @@ def size(
         raise UsageError("a Dask cluster has workers of its own: leave out --workers")
     keys: Any = _over(over, least, most)
     told = _teller(quiet or as_json)
-    with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
+    with console.searching(console.of_cache(cache), as_json, quiet) as bar:
         found = search(
             scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
             policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,

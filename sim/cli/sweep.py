@@ -116,12 +116,8 @@ def sweep(
         _show_plan(plan, found, as_json)
         return
     place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh, "shard": shard}
-    try:
-        with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
-            outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
-    except (KeyboardInterrupt, OSError):  # a full disk, say
-        console.note(_interrupted(out, cache), quiet)
-        raise
+    with console.searching(_interrupted(out, cache), as_json, quiet) as bar:
+        outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
     if as_json:
         console.as_json(outcome.to_json(by_replication))
     else:
@@ -155,9 +151,7 @@ def _points(path: Path | None) -> list[dict[str, Any]] | None:
 def _interrupted(out: Path | None, cache: Path | None) -> str:
     if out is not None:
         return f"the runs that ended are in {out}; the same command with --resume goes on from there"
-    if cache is not None:
-        return f"the runs that ended are in {cache}; the same command goes on from there"
-    return "nothing was kept; with --out DIR a sweep can be resumed"
+    return "nothing was kept; with --out DIR a sweep can be resumed" if cache is None else console.of_cache(cache)
 
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:

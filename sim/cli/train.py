@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @click.option("--replications", type=Whole(min=1, max=100_000), metavar="N",
               help="Runs of each in the comparison, instead of the scenario's number.")  # fmt: skip
+@click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
+              help="Processes for the replications of the comparison.")  # fmt: skip
 @SET
 @JSON
 @QUIET
@@ -60,6 +62,7 @@ def train(
     baselines: tuple[str, ...],
     metrics: tuple[str, ...],
     replications: int | None,
+    workers: int,
     overrides: tuple[str, ...],
     as_json: bool,
     quiet: bool,
@@ -93,7 +96,7 @@ def train(
         found = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
-            progress=bar,
+            workers=workers, progress=bar,
         )  # fmt: skip
     assert found.comparison is not None
     if as_json:

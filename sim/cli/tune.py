@@ -89,17 +89,13 @@ def tune(
     if dask is not None and workers is not None:
         raise UsageError("a Dask cluster has workers of its own: leave out --workers")
     number = 1 if dask is not None else workers or cores()
-    try:
-        with console.shard_reports(as_json), console.own_warnings(quiet), console.progress(quiet) as bar:
-            found = search(
-                scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample,
-                sample_seed=sample_seed, first=first, final=final, seed=seed, check=check, overrides=overrides,
-                cache=cache, fresh=fresh, workers=number, dask=dask, shard=shard, progress=bar,
-            )  # fmt: skip
-    except (KeyboardInterrupt, OSError):  # a full disk, say
-        kept = f"the runs that ended are in {cache}; the same command goes on from there"
-        console.note(kept if cache is not None else "nothing was kept; with --cache DIR it can be resumed", quiet)
-        raise
+    with console.searching(console.of_cache(cache), as_json, quiet) as bar:
+        found = search(
+            scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample, sample_seed=sample_seed,
+            first=first, final=final, seed=seed, check=check, overrides=overrides, cache=cache, fresh=fresh,
+            workers=number, dask=dask, shard=shard, progress=bar,
+        )  # fmt: skip
+    console.warnings(found.warnings, quiet)
     if as_json:
         console.as_json(found.to_json())
         return

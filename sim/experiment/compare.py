@@ -11,16 +11,15 @@ from sim.errors import UsageError
 from sim.experiment.policies import PolicyLike, named_policies
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where, prepare, run_cases, tell_all, to_keep, whole_series
-from sim.experiment.stopping import cut_warmup
-from sim.experiment.study import Case, Replicates
+from sim.experiment.stopping import cut_warmup, select
+from sim.experiment.study import Case
 from sim.experiment.work import Setup
-from sim.results.estimands import weight_of
 
 if TYPE_CHECKING:
     from sim.results.compare import Comparison
     from sim.results.replications import Replications
     from sim.results.result import Result
-    from sim.results.selection import Race, Selection
+    from sim.results.selection import Selection
     from sim.scenario.scenario import Overrides, Scenario
 
 Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
@@ -135,37 +134,14 @@ def select_best(
     most = max(selection.MOST, first)
     with where.study(setup, progress, first * len(cases)) as study:
         warmups, remarks, warnings = cut_warmup(study, cases, [most] * len(cases))
-        series: dict[str, Replicates] = {}
-
-        def look(_: Replicates) -> None:
-            """After a replication of each policy in the race: those that are left need another."""
-            left = [series[label] for label in race.left]
-            if not all(one.done for one in left):
-                return
-            count = left[0].goal
-            for number in range(count if count == first else 1):
-                for label, one in zip(list(race.left), left, strict=True):
-                    _enter(race, label, one, number if count == first else count - 1)
-            if count == first:
-                race.start()
-            race.screen()
-            if not race.over and count < most:
-                for label in reversed(race.left):
-                    study.more(series[label], count + 1, min(most, count + 1 + workers))
-
-        for label, case, warmup in zip(values, cases, warmups, strict=True):
-            series[label] = whole_series(case, first, rule=look, warmup=warmup)
+        series = {
+            label: whole_series(case, first, warmup=warmup)
+            for label, case, warmup in zip(values, cases, warmups, strict=True)
+        }
         where.stop(study, series.values())
-        study.make(series.values())
+        select(study, race, series, first, most)
     tell_all(series.values(), remarks, warnings)
     return {label: one.runs for label, one in series.items() if one.runs is not None}, race.found()
-
-
-def _enter(race: Race, label: str, series: Replicates, number: int) -> None:
-    """Tell the race a value, and the number of customers over which it is a mean."""
-    values = series.taken[number].values
-    assert values is not None
-    race.add(label, values[race.metric], values.get(weight_of(race.metric) or "", 1.0))
 
 
 def run_policies(

@@ -27,6 +27,7 @@ from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where
 from sim.experiment.size import NO_SIZES
+from sim.experiment.stopping import select
 from sim.experiment.study import Case, Replicates
 from sim.experiment.targets import MET, OPEN, UNDEFINED, Judge, Target, Trial
 from sim.experiment.work import Setup
@@ -298,12 +299,16 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def _price(scenario: Scenario) -> float:
-    """Of the whole cluster, for an hour; 0 of one without prices."""
+    """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
+    nothing), which is tried early and missed with its reason."""
     from sim.scenario.build_cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0
-    cluster = build_cluster(scenario.model.cluster, scenario.document)
+    try:
+        cluster = build_cluster(scenario.model.cluster, scenario.document)
+    except ScenarioError:
+        return 0.0
     paid = zip(cluster.prices, cluster.powered_units, strict=True)
     return 3600.0 * sum(price.up * count for price, count in paid)
 
@@ -347,21 +352,8 @@ class _Search:
     def _race(self, sound: list[int], objective: str, probability: float, delta: float) -> int:
         """Ranking and selection: further replications of those that may be the best."""
         race = Race([str(number) for number in sound], objective, probability, delta)
-        count = 0
-        while count < MOST:
-            wanted = max(self.judge.first, 3) if not count else count + 1
-            for label in race.left:
-                series = self.series[int(label)]
-                if len(series.taken) < wanted:
-                    self.judge.further(series, wanted)
-                for value, customers in self._values(int(label), objective)[count:wanted]:
-                    race.add(label, value, customers)
-            if not count:
-                race.start()
-            count = wanted
-            race.screen()
-            if race.over:
-                break
+        series = {str(number): self.series[number] for number in sound}
+        select(self.judge.study, race, series, max(self.judge.first, 3), MOST)
         first, *others = (int(label) for label in race.left)
         self.tied = others
         return first

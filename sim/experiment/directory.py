@@ -283,7 +283,7 @@ def load_comparison(directory: str | Path) -> Comparison:
 
     folder = Path(directory)
     try:
-        about = read_mark(folder, _COMPARISON)
+        about = read_mark(folder)
         told = json.loads((folder / _COMPARISON).read_text(encoding="utf-8"))
         pairs = {(row["policy"], row["other"]) for row in told["differences"]}
         metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
@@ -328,7 +328,7 @@ def _load_replications(folder: Path) -> Replications:
     from sim.results.store import read_mark
 
     try:
-        about = read_mark(folder, REPLICATIONS)
+        about = read_mark(folder)
         values = pd.read_parquet(folder / REPLICATIONS)
         runs = Replications()
         for row in values.reset_index().to_dict("records"):

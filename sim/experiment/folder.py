@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import DamagedFile, UsageError
-from sim.model.files import TEMPORARY, is_left, write_whole
+from sim.model.files import TEMPORARY, remove_left, write_whole
 from sim.model.units import shown
 from sim.results.sealed import digests, sealed, unsealed
 from sim.results.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
@@ -130,9 +130,8 @@ def claim(
         folder.mkdir(parents=True, exist_ok=True)
         directory = Directory(folder, None if shared else _lock(folder))
         try:
-            for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"{RUNS}/*/{TEMPORARY}*")):
-                if is_left(left):
-                    left.unlink(missing_ok=True)
+            for pattern in ("", f"{RUNS}/*/"):
+                remove_left(folder, pattern)
             if state in ("replaced", "extended"):
                 for name in (TABLES, TABLE, EACH):
                     (folder / name).unlink(missing_ok=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from sim.scenario.sweep_schema import Range, is_range, quantity, read_range
 
 SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 
-MOST_ROWS = 100_000
+MOST_ROWS = 1_000_000
 """Points × policies of one sweep: more are a mistake, and no table to look at."""
 
 _UNSWEPT = {
@@ -50,6 +50,28 @@ class Row:
         """`point 3 (cluster.nodes.0.count=8, sjf)`: how messages name it."""
         parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
+
+
+class Rows(Sequence[Row]):
+    """The rows of a sweep, point by point under every policy.  Each is made when it is looked at, and not held."""
+
+    def __init__(self, points: int, at: Callable[[int], dict[str, Any]], policies: Mapping[str | None, Any]):
+        """at: the values of a point, by its number."""
+        self.points, self.at = points, at
+        self.policies = list(policies.items())
+
+    def __len__(self) -> int:
+        return self.points * len(self.policies)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        point, which = divmod(number % len(self), len(self.policies))
+        label, policy = self.policies[which]
+        values = self.at(point)
+        return Row(point, values, label, {**({} if label is None else {"policy": policy}), **values})
 
 
 def shown_value(value: Any) -> Any:
@@ -152,11 +174,12 @@ def rows(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-) -> tuple[list[str], list[Row]]:
+) -> tuple[list[str], Sequence[Row]]:
     """The keys that are swept besides `policy`, and a row for every point and policy, in order.
 
     Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
     """
+    at: Callable[[int], dict[str, Any]]
     if points is not None:
         if over or sample != "grid" or n is not None:
             raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
@@ -165,6 +188,7 @@ def rows(
             if policies is not None:
                 raise UsageError("policies are given twice: in the points, and by themselves")
             return _with_own_policies(base, keys, found)
+        count, at = len(found), partial(_listed_at, found)
     else:
         axes = dict(base.raw.get("sweep") or {}) if over is None else dict(over)
         own = axes.pop("policy", None)
@@ -180,19 +204,15 @@ def rows(
                 "(--over cluster.nodes.0.count=8,16,32), points or policies"
             )
         keys = list(axes)
-        found = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
+        count, at = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
     _check_keys(base, keys)
     labelled: dict[str | None, Any] = {None: None}
     if policies is not None:
         labelled = dict(named_policies(policies).items())
         if not labelled:
             raise UsageError("no policies to sweep over")
-    _check_count(len(found) * len(labelled))
-    return keys, [
-        Row(number, values, label, {**({} if label is None else {"policy": policy}), **values})
-        for number, values in enumerate(found)
-        for label, policy in labelled.items()
-    ]
+    _check_count(count * len(labelled))
+    return keys, Rows(count, at, labelled)
 
 
 def _with_own_policies(base: Scenario, keys: list[str], found: list[dict[str, Any]]) -> tuple[list[str], list[Row]]:
@@ -251,25 +271,39 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
     return keys, [{key: point[key] for key in keys} for point in found]
 
 
-def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> list[dict[str, Any]]:
-    """Points of a grid, or samples."""
+def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> tuple[int, Callable[[int], dict[str, Any]]]:
+    """The number of points of a grid or a sample, and the values of each by its number."""
     if sample not in SAMPLES:
         raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
     if sample == "grid":
         if n is not None:
             raise UsageError("a grid has as many points as its values make; n (--n) is for samples")
         lists = {key: _steps(key, axis) for key, axis in axes.items()}
-        _check_count(math.prod(len(values) for values in lists.values()))
-        return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+        count = math.prod(len(values) for values in lists.values())
+        _check_count(count)
+        return count, partial(_of_grid, lists)
     if n is None or n < 1:
         raise UsageError("a sample needs the number of its points: n (--n), at least 1")
     if not axes:
         raise UsageError("a sample needs keys to draw: over (--over)")
     _check_count(n)
     shares = _shares(sample, n, len(axes), seed)
-    return [
-        {key: _at(axis, float(share)) for (key, axis), share in zip(axes.items(), row, strict=True)} for row in shares
-    ]
+    return n, lambda point: {
+        key: _at(axis, float(share)) for (key, axis), share in zip(axes.items(), shares[point], strict=True)
+    }
+
+
+def _listed_at(found: Sequence[dict[str, Any]], point: int) -> dict[str, Any]:
+    return found[point]
+
+
+def _of_grid(lists: Mapping[str, list[Any]], point: int) -> dict[str, Any]:
+    """The values of a point of a grid: those of the last key change fastest."""
+    found: dict[str, Any] = {}
+    for key in reversed(list(lists)):
+        point, at = divmod(point, len(lists[key]))
+        found[key] = lists[key][at]
+    return {key: found[key] for key in lists}
 
 
 def _steps(key: str, axis: Axis) -> list[Any]:

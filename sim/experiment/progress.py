@@ -95,7 +95,7 @@ class Meter:
         if progress is True:
             self.bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None
             self.progress = self.bar
-        self.runs, self.done = runs, 0
+        self.runs, self.done, self.ahead = runs, 0, 0
         self._told = 0.0
         self.simulation: Simulation | None = None
         """The run that is made in this process."""
@@ -110,8 +110,10 @@ class Meter:
         self.done += 1
 
     def share(self) -> float:
-        """Of the runs that are expected; never less than was told before, even where more turn out to be needed."""
-        self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / max(self.runs, 1)))
+        """Of the runs that are expected, and of those `ahead` that a selection may take besides; never less than was
+        told before, even where more turn out to be needed."""
+        all_runs = max(self.runs, 1) + max(self.ahead, 0)
+        self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / all_runs))
         return self._told
 
     def _report(self) -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import ScenarioError, UsageError
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome
+from sim.results.estimands import weight_of
 from sim.results.warmup import LEAST, PILOT, Cut, WarmupSeries
 from sim.scenario.schema import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
     from sim.results.replications import Replications
+    from sim.results.selection import Race
     from sim.scenario.scenario import Scenario
 
 TOO_FEW = (
@@ -115,6 +117,50 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
     if replications is None and scenario.model.warmup == "auto" and amount.most < LEAST:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
     return amount
+
+
+def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
+    """Make as many replications of these cases as a selection of the best takes, at most `most` of each.
+
+    Those that are there count, in their order: what is selected depends neither on the workers nor on how many of a
+    case were made before.
+    """
+    entered = 0
+
+    def look(_: Replicates | None = None) -> None:
+        """Take in what all that are left have; they need another until the race is over."""
+        nonlocal entered
+        while not (entered and race.over) and entered < most:
+            wanted = entered + 1 if entered else first
+            if min(len(series[label].taken) for label in race.left) < wanted:
+                break
+            for number in range(entered, wanted):
+                for label in race.left:
+                    _enter(race, label, series[label], number)
+            if not entered:
+                race.start()
+            entered = wanted
+            race.screen()
+            study.meter.ahead = race.ahead(most) - len(race.left)
+            if race.over or entered >= most:
+                study.meter.ahead = 0
+                break
+            for label in reversed(race.left):
+                if len(series[label].taken) == entered:
+                    study.more(series[label], entered + 1, min(most, entered + 1 + study.workers.workers))
+
+    for one in series.values():
+        one.rule = look
+    if all(one.done for one in series.values()):
+        look()
+    study.make([one for one in series.values() if not one.done])
+
+
+def _enter(race: Race, label: str, series: Replicates, number: int) -> None:
+    """Tell the race a value, and the number of customers over which it is a mean."""
+    values = series.taken[number].values
+    assert values is not None
+    race.add(label, values.get(race.metric, math.nan), values.get(weight_of(race.metric) or "", 1.0))
 
 
 # Where the warm-up ends -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 
 from sim.errors import DamageWarning, UsageError
 from sim.experiment.work import Outcome
-from sim.model.files import write_whole
+from sim.model.files import remove_left, write_whole
 from sim.results.sealed import sealed, unsealed
 
 
@@ -42,7 +42,7 @@ class Store:
         if self.folder is None or self.fresh:
             return None
         try:
-            kept = unsealed(self.path(run), older=False)
+            kept = unsealed(self.path(run))
         except FileNotFoundError:
             return None
         except (OSError, UsageError):
@@ -82,6 +82,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
     folder = Path(cache).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_left(folder, "??/")
     except OSError as error:
         raise UsageError(f"the cache {folder} cannot be written: {error.strerror}") from None
     return folder
@@ -117,7 +118,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
             raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
         for path in names:
             try:
-                kept = unsealed(path, older=False)
+                kept = unsealed(path)
             except UsageError:
                 damaged.append(path)
                 continue
@@ -126,7 +127,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(here, partial(shutil.copyfile, path))
                 copied += 1
-            elif _same(kept, unsealed(here, older=False)):
+            elif _same(kept, unsealed(here)):
                 there += 1
             else:
                 raise UsageError(

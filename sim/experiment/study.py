@@ -85,6 +85,7 @@ class Replicates:
     def add(self, outcome: Outcome) -> None:
         """Count one more."""
         number = len(self.taken)
+        outcome = outcome.packed()
         self.taken.append(outcome)
         if self.runs is None or outcome.values is None:
             return

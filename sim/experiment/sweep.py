@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sim.errors import UsageError
 from sim.experiment.folder import Directory, check_folder, claim, digest
@@ -132,7 +137,43 @@ def sweep_plan(
     return found
 
 
-_BY_ROW = ("rows", "labels", "cases", "warmups")
+class Checked:
+    """What is known of every row once it has been checked: its policy, its digests, its seed, its warm-up.
+
+    Columns, not objects: of a row that is planned nothing else is held.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.policy, self.seeds, self.warmups = array("i"), list[int](), array("d")
+        self.scenarios, self.runs = bytearray(), bytearray()
+        self.pilots: dict[bytes, Pilot] = {}
+        """Of cases with `warmup: auto`, by the digest of their first run."""
+
+    def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
+        """scenario, run: digests of the row's scenario, and of its first run; warmup: NaN where a pilot finds it."""
+        self.policy.append(self.names.setdefault(label, len(self.names)))
+        self.scenarios += bytes.fromhex(scenario)
+        self.runs += bytes.fromhex(run)
+        self.seeds.append(seed)
+        self.warmups.append(warmup)
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def run(self, row: int) -> bytes:
+        return bytes(self.runs[32 * row : 32 * row + 32])
+
+    def pilot(self, row: int) -> Pilot | None:
+        return self.pilots.get(self.run(row)) if math.isnan(self.warmups[row]) else None
+
+    @cached_property
+    def same(self) -> np.ndarray:
+        """Of each row, the first that has the same runs."""
+        digests = np.frombuffer(bytes(self.runs), dtype=">u8").reshape(-1, 4)
+        _, first, which = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+        found: np.ndarray = first[which.ravel()]
+        return found
 
 
 @dataclass
@@ -142,16 +183,12 @@ class Plan:
     base: Scenario
     setup: Setup
     keys: list[str]
-    rows: list[Row]
+    rows: Sequence[Row]
     amount: Amount
     identity: Identity
     metrics: list[str] = field(default_factory=list)
     """Those asked for."""
-    labels: list[str] = field(default_factory=list)
-    cases: list[Case] = field(default_factory=list)
-    """Of each row; rows that are the same have one."""
-    warmups: list[float | Pilot] = field(default_factory=list)
-    """Of each row, in seconds, or the pilot that finds it."""
+    checked: Checked = field(default_factory=Checked)
     remarks: list[str] = field(default_factory=list)
     seed: int | None = None
     """In place of the scenario's."""
@@ -169,7 +206,13 @@ class Plan:
     @property
     def pilots(self) -> list[Pilot]:
         """Each once."""
-        return list({id(one): one for one in self.warmups if isinstance(one, Pilot)}.values())
+        return list(self.checked.pilots.values())
+
+    @property
+    def labels(self) -> list[str]:
+        """The policy of each row."""
+        names = list(self.checked.names)
+        return [names[number] for number in self.checked.policy]
 
     @property
     def most_runs(self) -> int:
@@ -178,58 +221,69 @@ class Plan:
     def make(self, study: Study) -> list[RowRuns]:
         """The replications of every row, and what their warm-up is."""
         find_cuts(study, self.pilots)
-        made = self.series(study)
-        unique = self._unique(made)
-        study.meter.expect(self.amount.most * (len(unique) - len(made)))
-        study.make(unique)
+        made: list[RowRuns] = []
+        study.make(self.wanted(study, range(len(self.rows)), made))
         return made
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
         """The runs of a shard: every n-th, or where some follow from others those of every n-th point."""
         if self.amount.precision is None and not self.pilots:
-            return make_part(study, self._unique(self.series(study)), part)
+            return make_part(study, self.wanted(study, range(len(self.rows))), part)
         points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
         mine = [number for number, row in enumerate(self.rows) if row.point in points]
-        of_rows: dict[str, Any] = {name: [getattr(self, name)[n] for n in mine] for name in _BY_ROW}
-        rows = replace(self, **of_rows)
-        find_cuts(study, rows.pilots)
-        return make_all(study, self._unique(rows.series(study)), part)
+        found = {id(pilot): pilot for number in mine if (pilot := self.checked.pilot(number)) is not None}
+        find_cuts(study, list(found.values()))
+        return make_all(study, list(self.wanted(study, mine)), part)
 
-    @staticmethod
-    def _unique(made: Iterable[RowRuns]) -> list[Replicates]:
-        """The replications of all rows, each once."""
-        return list({id(one.series): one.series for one in made if one.series}.values())
-
-    def series(self, study: Study) -> list[RowRuns]:
-        """Of every row its replications, or why it has none; rows that are the same have the same."""
-        of_point: dict[int, list[Pilot]] = {}
-        for row, pilot in zip(self.rows, self.warmups, strict=True):
-            if isinstance(pilot, Pilot):
-                of_point.setdefault(row.point, []).append(pilot)
-        cuts = {point: shared(pilots) for point, pilots in of_point.items()}
-        rule, made = self.amount.rule(study), []
+    def wanted(self, study: Study, numbers: Iterable[int], made: list[RowRuns] | None = None) -> Iterator[Replicates]:
+        """The replications of these rows, one after the other as they are asked for; rows that are the same have the
+        same.  `made` takes what each row has, also those that have none."""
+        cuts, rule = self._cuts(), self.amount.rule(study)
         known: dict[tuple[int, float | None], Replicates] = {}
-        for row, case, pilot in zip(self.rows, self.cases, self.warmups, strict=True):
-            one = RowRuns() if not isinstance(pilot, Pilot) else _cut(pilot, cuts[row.point])
-            key = id(case), one.warmup
-            if not one.error:
-                runs = Replications() if rule else None
-                series = Replicates(
-                    case, self.amount.first, most=self.amount.most, rule=rule, warmup=one.warmup, runs=runs
-                )
-                one.series = known.setdefault(key, series)
-            made.append(one)
-        return made
+        several = np.bincount(self.checked.same, minlength=1) > 1
+        for number in numbers:
+            pilot = self.checked.pilot(number)
+            row = self.rows[number]
+            one = RowRuns() if pilot is None else _cut(pilot, cuts[row.point])
+            if made is not None:
+                made.append(one)
+            first = int(self.checked.same[number])
+            one.series = None if one.error else known.get((first, one.warmup))
+            if one.error or one.series is not None:
+                study.meter.expect(-self.amount.most)
+                continue
+            one.series = Replicates(
+                self.case(row, number), self.amount.first, most=self.amount.most, rule=rule, warmup=one.warmup,
+                runs=Replications() if rule else None,
+            )  # fmt: skip
+            if several[first]:
+                known[first, one.warmup] = one.series
+            yield one.series
+
+    def case(self, row: Row, number: int) -> Case:
+        scenario = self.checked.scenarios[32 * number : 32 * number + 32].hex()
+        return Case(self.base, row.overrides, self.checked.seeds[number], scenario)
+
+    def _cuts(self) -> dict[int, Warmup]:
+        """The warm-up of each point that has pilots."""
+        of_point: dict[int, list[Pilot]] = {}
+        if self.pilots:
+            for number, row in enumerate(self.rows):
+                if (pilot := self.checked.pilot(number)) is not None:
+                    of_point.setdefault(row.point, []).append(pilot)
+        return {point: shared(pilots) for point, pilots in of_point.items()}
 
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
         from sim.results.result import json_number
 
-        values = {row.point: [shown_value(row.values[key]) for key in self.keys] for row in self.rows}
-        points = [
-            [json_number(value) if isinstance(value, float) else value for value in one] for one in values.values()
-        ]
+        last, points = -1, []
+        for row in self.rows:  # those of a point follow one another, or were given with their policies
+            if row.point > last:
+                last = row.point
+                one = [shown_value(row.values[key]) for key in self.keys]
+                points.append([json_number(value) if isinstance(value, float) else value for value in one])
         return {
             "name": self.base.name,
             "seed": self.base.model.seed if self.seed is None else self.seed,
@@ -237,11 +291,11 @@ class Plan:
             "metrics": self.metrics,
             "keys": self.keys,
             "points": points,
-            "policies": list(dict.fromkeys(self.labels)),
+            "policies": list(self.checked.names),
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
-            "rows": [self.identity.run(case.digest, case.own_seed, 0) for case in self.cases],
+            "rows": [self.checked.run(number).hex() for number in range(len(self.checked))],
         }
 
     @property
@@ -262,12 +316,11 @@ class Plan:
         from sim.results.sweep import Sweep, SweepRow, tables
 
         swept = []
-        some_found = any(isinstance(one, Pilot) for one in self.warmups)
-        each = zip(self.rows, self.labels, self.cases, self.warmups, made, strict=True)
-        for row, label, case, warmup, one in each:
-            found = SweepRow(row.point, label, case.own_seed)
-            if some_found:
-                found.warmup = one.warmup if isinstance(warmup, Pilot) else warmup
+        each = zip(self.rows, self.labels, self.checked.seeds, self.checked.warmups, made, strict=True)
+        for row, label, seed, warmup, one in each:
+            found = SweepRow(row.point, label, seed)
+            if self.pilots:
+                found.warmup = one.warmup if math.isnan(warmup) else warmup
             found.errors += [one.error] if one.error else []
             for replication, outcome in enumerate(one.series.taken if one.series else ()):
                 found.runs.append(outcome.values)
@@ -281,6 +334,7 @@ class Plan:
         points = pd.DataFrame(about["points"], columns=pd.Index(self.keys), dtype=object)
         written = {row.point: row.values for row in self.rows}
         kinds = {key: column_of([values[key] for values in written.values()]) for key in self.keys}
+        del written
         table, each_run = tables(self.keys, swept, kinds)
         return Sweep(
             table, each_run, points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
@@ -295,7 +349,7 @@ class Plan:
         return [text] if warns else []
 
 
-@dataclass
+@dataclass(slots=True)
 class RowRuns:
     """What is made of a row: its replications, or the error for which it has none; `warmup`: the one found for it."""
 
@@ -349,24 +403,21 @@ def plan_sweep(
     plan = Plan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
-    cases: dict[tuple[str, int], Case] = {}
-    pilots: dict[int, Pilot] = {}
+    checked = plan.checked
 
     def add(row: Row, one: Scenario) -> None:
         own = one.model.seed if seed is None else seed
-        plan.labels.append(row.policy or one.policies.label)
-        of_scenario = plan.identity.scenario(one)
-        case = cases.setdefault((of_scenario, own), Case(base, row.overrides, own, of_scenario))
-        plan.cases.append(case)
-        if isinstance(one.model.warmup, str):  # auto
-            if id(case) not in pilots:
-                pilots[id(case)] = Pilot(case, pilot_size(amount.most))
-            plan.warmups.append(pilots[id(case)])
-        else:
-            plan.warmups.append(one.model.warmup)
+        scenario, auto = plan.identity.scenario(one), isinstance(one.model.warmup, str)
+        run = plan.identity.run(scenario, own, 0)
+        checked.add(
+            row.policy or one.policies.label, scenario, run, own, math.nan if auto else float(one.model.warmup)
+        )
+        if auto and bytes.fromhex(run) not in checked.pilots:
+            case = Case(base, row.overrides, own, scenario)
+            checked.pilots[bytes.fromhex(run)] = Pilot(case, pilot_size(amount.most))
 
     check_all(base, given, add)
-    if pilots:
+    if checked.pilots:
         plan.remarks.append(WARMUP_REMARK.format(runs=pilot_size(amount.most)))
     if amount.precision is not None:
         plan.remarks.append(
@@ -420,7 +471,7 @@ def estimate_sweep(
         folder = folder or Path(out) / "runs"
     study = Study(plan.setup, Workers(), store=Store(folder, fresh), identity=plan.identity)
     todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]
-    series = plan._unique(plan.series(study))
+    series = list(plan.wanted(study, range(len(plan.rows))))
     left = study.outstanding(series)
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *left]]

@@ -101,6 +101,7 @@ def train(
     replications: int | None = None,
     overrides: Overrides = (),
     out: str | Path | None = None,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> Training:
     """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
@@ -115,6 +116,7 @@ def train(
         Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
     metrics: those compared; without them that of the reward.
     out: a file to write the policy to.
+    workers: processes for the replications of the comparison; an agent learns in this process.
     """
     loaded = prepare(scenario, None, overrides)
     if decides not in DECIDES:
@@ -157,7 +159,7 @@ def train(
     if not others:
         return Training(policy, practice.table(), beside, None, {})
     figures = metrics or [MEASURED[name] for name in parts]
-    comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice)
+    comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
 
 
@@ -219,7 +221,7 @@ def check_writable(path: str | Path) -> None:
 
 def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
-    practice: Practice,
+    practice: Practice, workers: int,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """The learned policy beside the others, on the scenario's own seed."""
     import pandas as pd
@@ -232,7 +234,7 @@ def _compared(
         mine: Any = {"name": "learned", "path": str(path.resolve())}
         whole = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
         chosen = {f"learned ({policy.agent})": whole, **others}
-        runs = run_policies(scenario, chosen, metrics=metrics, replications=replications)
+        runs = run_policies(scenario, chosen, metrics=metrics, replications=replications, workers=workers)
         earned = None
         if len(practice.parts) > 1:
             count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())

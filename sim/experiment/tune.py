@@ -7,6 +7,9 @@ hyperparameter optimization, AISTATS 2016): most of the runs are spent on settin
 The best of many estimates looks better than it is, for chance helped to choose it (the winner's curse).  So the winner
 and the setting that was there before are run again in further replications, which had no part in the choice; the
 intervals are from those alone.
+
+With `warmup: auto` all settings are measured over the same tasks: without those of the warm-up that the present setting
+shows, which does not depend on what else is tried.  In the last replications it is the longer one of the two.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ from sim.experiment.points import Row, check_all, is_sampled, rows
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where, prepare
+from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome, Setup
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.tuning import Setting, Tuning
+from sim.results.warmup import PILOT
 from sim.scenario.policy_schema import PARTS, Policies, PolicySpec, policy_parameters
 from sim.scenario.schema import ScenarioModel
 
@@ -91,11 +96,6 @@ def tune(
     if not over:
         raise UsageError("nothing to tune: name parameters and their values (over, --over)")
     base = prepare(scenario, policy, overrides).moved()
-    if base.model.warmup == "auto":
-        raise UsageError(
-            "warmup: auto: all settings must be measured over the same tasks, and a warm-up found from them would "
-            "depend on which are tried: give it as a time (--set warmup='1 h'); `hetsim run` finds one"
-        )
     names = {parameter_path(base, key): key for key in over}
     paths = {path: over[key] for path, key in names.items()}
     sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")
@@ -108,11 +108,14 @@ def tune(
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
     where, setup = Where(workers, dask, executor, cache, fresh, shard), Setup((base,), (metric,), check)
     with where.study(setup, progress, _planned(len(given), first) + 2 * final, identity) as study:
-        race = _Race(study, cases, metric)
-        where.stop(study, [Replicates(case, first) for case in cases])
+        (found,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
+        race = _Race(study, cases, metric, found)
+        where.stop(study, race.begun(first))
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
-        ours, present = (race.further(number, used, final) for number in (best, len(given) - 1))
+        last = sorted({best, len(given) - 1})
+        found, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
+        ours, present = (race.further(number, used, final, found) for number in (best, len(given) - 1))
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],
@@ -123,7 +126,7 @@ def tune(
     chosen = base.with_overrides(given[best].overrides)
     return Tuning(
         metric, confidence, settings, best, ours, present, used, chosen.raw["policy"], base.name,
-        base.model.seed if seed is None else seed,
+        base.model.seed if seed is None else seed, tuple(remarks), tuple(warnings),
     )  # fmt: skip
 
 
@@ -175,11 +178,15 @@ def _planned(settings: int, first: int) -> int:
 class _Race:
     """Settings that are dropped by and by, as their replications tell."""
 
-    def __init__(self, study: Study, cases: Sequence[Case], metric: str):
+    def __init__(self, study: Study, cases: Sequence[Case], metric: str, warmup: float | None):
         self.study, self.metric = study, metric
-        self.series = [Replicates(case, 0) for case in cases]
+        self.series = [Replicates(case, 0, warmup=warmup) for case in cases]
         self.stages = [0] * len(cases)
         self.errors: dict[int, str] = {}
+
+    def begun(self, first: int) -> list[Replicates]:
+        """The first replications of every setting, which are needed whatever they give."""
+        return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
         """The number of the setting that is left; UsageError if none has the metric defined."""
@@ -226,9 +233,9 @@ class _Race:
             return math.inf
         return -mean if self.metric in HIGHER_IS_BETTER else mean
 
-    def further(self, number: int, begin: int, count: int) -> tuple[float, ...]:
+    def further(self, number: int, begin: int, count: int, warmup: float | None) -> tuple[float, ...]:
         """Contributions of replications that had no part in the choice."""
-        series = Replicates(self.series[number].case, count, begin=begin)
+        series = Replicates(self.series[number].case, count, begin=begin, warmup=warmup)
         self.study.make([series])
         self._note(number, series)
         return _contributions([self._value(outcome) for outcome in series.taken])

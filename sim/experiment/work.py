@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
+from array import array
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InvariantError, RunError, ScenarioError, UsageError
@@ -70,12 +72,42 @@ class Outcome:
     checks of the scenario did, before anything ran.
     """
 
-    values: dict[str, float] | None
+    values: Mapping[str, float] | None
     warnings: list[str] = field(default_factory=list)
     series: tuple[np.ndarray, np.ndarray] | None = None
     error: str = ""
     lasting: bool = True
     refused: bool = False
+
+    def packed(self) -> Outcome:
+        """The same in a tenth of the memory: a study may have a million of them."""
+        if not self.values or isinstance(self.values, Packed):
+            return self
+        return replace(self, values=Packed(self.values))
+
+
+class Packed(Mapping[str, float]):
+    """Numbers by name; the names are held once for all that have the same."""
+
+    __slots__ = ("_at", "_numbers")
+
+    def __init__(self, values: Mapping[str, float]):
+        self._at = _positions(tuple(values))
+        self._numbers = array("d", values.values())
+
+    def __getitem__(self, name: str) -> float:
+        return self._numbers[self._at[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
+@lru_cache(64)
+def _positions(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
 
 
 def simulate(

@@ -6,6 +6,7 @@ many jobs keep it busy, what to do when a worker has died, and how to close it.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
@@ -193,12 +194,16 @@ class DaskCluster(Pool):
         """`greet` is called on a worker first, and must return `expected`."""
         self.address = address
         self.client = _client(address)
+        self._log = logging.getLogger("distributed.client")
+        self._level = self._log.level
+        self._log.setLevel(logging.CRITICAL)  # a scheduler that is gone is told in a sentence, not by tracebacks
         try:
             super().__init__(self.client.get_executor(pure=False), 1)
             self._counted = -ROSTER
             self._greet(greet, expected)
         except BaseException:
             self.client.close()
+            self._log.setLevel(self._level)
             raise
 
     def _greet(self, greet: Callable[[], Any], expected: Any) -> None:
@@ -233,6 +238,7 @@ class DaskCluster(Pool):
             self.executor.shutdown(wait=False)  # also forgets the jobs under way
         with suppress(Exception):
             self.client.close(timeout=2)
+        self._log.setLevel(self._level)
 
 
 class Workers:

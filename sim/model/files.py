@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,24 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def temporary_folder(target: Path, what: str) -> Path:
+    """A new folder next to another, in which that is being written (`what`: new or old); none of a process that died
+    is there afterwards."""
+    pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-{re.escape(target.name)}-{what}-\w+")
+    for left in target.parent.glob(f"{TEMPORARY}*"):
+        if pattern.fullmatch(left.name) and is_left(left):
+            shutil.rmtree(left, ignore_errors=True)
+    prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-{target.name}-{what}-"
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+
+
+def remove_left(folder: Path, pattern: str) -> None:
+    """Remove the temporary files that processes which are gone have left in folders with these names."""
+    for left in folder.glob(f"{pattern}{TEMPORARY}*"):
+        if left.is_file() and is_left(left):
+            left.unlink(missing_ok=True)
 
 
 @cache

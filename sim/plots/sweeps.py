@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from sim.errors import UsageError
 from sim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
 from sim.results.metrics import HIGHER_IS_BETTER
-from sim.results.sweep_values import rows_where
+from sim.results.point_values import rows_where
 from sim.results.wording import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:

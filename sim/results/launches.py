@@ -253,7 +253,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
     node_codes, node_names = places.node_names(launches.place)
     frame = {
         "launch": np.arange(count) if columns is None else launch_numbers(columns),
-        "task": launches.task if tasks.id is None else np.asarray(tasks.id)[launches.task],
+        "task": launches.task if tasks.id is None else ids_of_one_kind(tasks.id)[launches.task],
         "members": np.ones(count, np.int32) if launches.members is None else launches.members,
         "mode": categorical(launches.mode, [mode.name for mode in table.modes]),
         "device_type": categorical(launches.mode, [mode.type.name for mode in table.modes]),
@@ -269,3 +269,11 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
         "fill": launches.decided - record.ready[launches.task],
     }
     return pd.DataFrame(frame, columns=list(COLUMNS))
+
+
+def ids_of_one_kind(ids: Any) -> np.ndarray:
+    """The ids of all tasks, as text where they are of several kinds (numbers and names): a column has one type."""
+    found = np.asarray(ids)
+    if found.dtype.hasobject and pd.api.types.infer_dtype(found, skipna=True).startswith("mixed"):
+        return np.array([str(one) for one in found], dtype=object)
+    return found

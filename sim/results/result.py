@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -330,7 +330,7 @@ def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str
     return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"
 
 
-def json_values(values: dict[str, Any]) -> dict[str, Any]:
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers as JSON can hold them."""
     return {name: json_number(value) for name, value in values.items()}
 

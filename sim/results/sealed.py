@@ -15,7 +15,7 @@ from typing import Any
 from sim.errors import DamagedFile, UsageError
 
 FORMAT = 2
-"""Of every file that is written.  1 had no checksums; it is read as it is."""
+"""Of every file that is written, and of those that are read."""
 
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
@@ -24,10 +24,10 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps({**whole, "sha256": _checksum(whole)}, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def unsealed(path: Path, older: bool = True) -> dict[str, Any]:
-    """What `sealed` was given; DamagedFile if the file is not what it wrote, OSError if it cannot be read.
+def unsealed(path: Path) -> dict[str, Any]:
+    """What `sealed` was given; OSError if the file cannot be read.
 
-    Of format 1, which has no checksum, what is there; where that cannot be (`older` False), it is damaged.
+    DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
     """
     text = path.read_bytes()
     try:
@@ -36,21 +36,14 @@ def unsealed(path: Path, older: bool = True) -> dict[str, Any]:
             raise ValueError
     except ValueError:
         raise DamagedFile(path, "it is no JSON object") from None
-    if older and "sha256" not in found and "format" not in found:
-        return found
-    check_format(found, path)
-    stated = found.pop("sha256", None)
+    number, stated = found.get("format"), found.pop("sha256", None)
+    other = f"it has format {number}, and this hetsim reads format {FORMAT}" if number != FORMAT else ""
     if stated != _checksum(found) or text.decode() not in (sealed(found), sealed(found, 1)):
-        raise DamagedFile(path, "its checksum does not fit")
+        raise DamagedFile(path, f"its checksum does not fit{other and f' ({other})'}")
+    if other:
+        raise UsageError(f"{path} cannot be read: {other}")
     del found["format"]
     return found
-
-
-def check_format(found: Mapping[str, Any], path: Path) -> None:
-    """UsageError for a file of a later hetsim."""
-    number = found.get("format")
-    if isinstance(number, int) and number > FORMAT:
-        raise UsageError(f"{path} has format {number}, and this hetsim reads up to {FORMAT}: update hetsim")
 
 
 def _checksum(value: Mapping[str, Any]) -> str:

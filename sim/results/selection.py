@@ -153,6 +153,14 @@ class Race:
             self.dropped[policy] = r
         return out
 
+    def ahead(self, most: int) -> int:
+        """Replications that may still be needed, of all that are left, if none leaves before it must."""
+        r, found = len(self.values[self.left[0]]), 0
+        for one in self.left:
+            limits = [self._limit[one, other] for other in self.left if other != one]
+            found += max(0, min(most, math.floor(max(limits)) + 1) - r) if limits else 0
+        return found
+
     def _margin(self, one: str, other: str, r: int) -> float:
         return max(0.0, (self._limit[one, other] - r) * self.delta / (2 * r))
 

@@ -18,7 +18,6 @@ import json
 import math
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -27,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sim.errors import DamagedFile, UsageError
-from sim.model.files import flush, naming, umask, write_text
-from sim.model.randomness import JUDGED
-from sim.model.record import Record, RunInput
+from sim.model.files import flush, naming, temporary_folder, umask, write_text
+from sim.model.record import Record
 from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
 
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
+LATER = (*(f"{name}.parquet" for name in TABLES), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
 _OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token")
@@ -65,14 +64,14 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
         if not ours:
             raise UsageError(f"{target} exists and is not a run directory; it was not touched")
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    fresh = temporary_folder(target, "new")
     try:
         fresh.chmod(0o777 & ~umask())  # mkdtemp makes it private; a result is as readable as any other file
         write(fresh)
         for path in (*fresh.rglob("*"), fresh):
             flush(path)
         if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            old = temporary_folder(target, "old")
             target.rename(old / "old")
             fresh.rename(target)
             shutil.rmtree(old)
@@ -95,7 +94,7 @@ def save(result: Result, target: Path) -> Path:
             _copy(result, folder)
             return
         for name in TABLES:
-            write_table(_storable(getattr(result, name)), folder / f"{name}.parquet")
+            write_table(getattr(result, name), folder / f"{name}.parquet")
         write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
@@ -113,13 +112,15 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
     write_text(folder / MARK, sealed({**about, "files": found}, 1))
 
 
-def read_mark(folder: Path, *names: str) -> dict[str, Any]:
-    """The mark of a directory; DamagedFile if it, or one of these of its files, is not what was written."""
+def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The mark of a directory; DamagedFile if it, or one of its files, is not what was written.
+
+    later: beginnings of the names of files that are verified when they are read.
+    """
     about = unsealed(folder / MARK)
-    files = about.get("files", {})
-    for name in files:
-        if name in names:
-            verify(folder / name, files[name])
+    for name, digest in about.get("files", {}).items():
+        if not name.startswith(later):
+            verify(folder / name, digest)
     return about
 
 
@@ -161,19 +162,11 @@ def _no_formula(cell: Any) -> Any:
     return cell
 
 
-def _storable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns of mixed objects (ids of several kinds) as text: Parquet columns have one type."""
-    mixed = [name for name in frame.columns if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")]
-    return frame.assign(**{name: frame[name].map(str) for name in mixed}) if mixed else frame
-
-
 def _description(result: Result) -> dict[str, Any]:
-    loads = result.record.input.random.loads
     return {
         "name": result.name,
         "seed": result.seed,
         "replication": result.replication,
-        **({} if loads == JUDGED else {"loads": loads}),
         "policy": result.policy,
         "notes": _numbers_as_json(result.notes),
         "warmup": result.warmup,
@@ -240,7 +233,7 @@ def load(directory: Path) -> Result:
     from sim.results.result import Result
 
     try:
-        about = read_mark(directory, "summary.json", "scenario.yaml")
+        about = read_mark(directory, LATER)
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
@@ -282,7 +275,7 @@ def read_table(result: Result, name: str) -> pd.DataFrame:
 
 
 def load_record(result: Result) -> Record:
-    """The record of a run that was loaded, with its input; of format 1 the input is rebuilt from the scenario."""
+    """The record of a run that was loaded, with its input."""
     directory = result.directory
     assert directory is not None
     about = unsealed(directory / MARK)
@@ -293,20 +286,10 @@ def load_record(result: Result) -> Record:
     if (directory / "record" / "launches.parquet").is_file():
         frame = read_table(result, "record/launches.parquet")
         launches = {str(name): values.to_numpy() for name, values in frame.items()}
-    saved = [name for name in result.files if name in (f"record/{OBJECTS}", f"record/{ARRAYS}")]
-    for name in saved:
-        verify(directory / name, result.files[name])
-    if saved:
-        run = load_input(directory / "record")
-    else:
-        loads = about.get("loads", JUDGED)
-        run = rebuild_input(directory / "scenario.yaml", about["seed"], about["replication"], loads)
+    for name in (OBJECTS, ARRAYS):
+        verify(directory / "record" / name, result.files.get(f"record/{name}"))
+    run = load_input(directory / "record")
     run.policy = about["policy"]
-    if len(run.tasks) != len(columns["status"]):
-        raise UsageError(
-            f"{directory}: the scenario gives {len(run.tasks)} tasks now, the run had {len(columns['status'])}; "
-            f"it was made with {about['versions']}"
-        )
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)
     return Record(
@@ -321,15 +304,3 @@ def load_record(result: Result) -> Record:
         stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
     )
-
-
-def rebuild_input(path: Path, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-    """Cluster, tasks and modes of a run of format 1: the one place in results that needs the scenario room.
-
-    Its policy is not asked for again: it may have been a class that is not known here.
-    """
-    if not path.is_file():
-        raise UsageError(f"{path.parent} has no scenario.yaml, so its cluster and modes are not known")
-    from sim.scenario.scenario import load as load_scenario
-
-    return load_scenario(path, {"policy": "fcfs"}).build(seed, replication, loads)

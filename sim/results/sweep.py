@@ -33,9 +33,9 @@ import pandas as pd
 from sim.errors import DamagedFile, UnknownName, UsageError
 from sim.results.estimands import ratio_contributions, weight_of
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.point_values import rows_where
 from sim.results.sealed import unsealed, verify
 from sim.results.statistics import freedom, is_congested, student_quantiles
-from sim.results.sweep_values import rows_where
 from sim.results.wording import formatter, metric_name, several, units_of
 
 MARK = "sweep.json"
@@ -160,8 +160,8 @@ class Sweep:
         return frame.pivot(index=y, columns=x, values=metric)
 
     def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
-        """Paired differences of the policies at every point, with intervals; see `sweep_differences.differences`."""
-        from sim.results.sweep_differences import differences  # which knows sweeps
+        """Paired differences of the policies at every point, with intervals; see `point_differences.differences`."""
+        from sim.results.point_differences import differences  # which knows sweeps
 
         return differences(self, metric, base, confidence)
 
@@ -392,17 +392,14 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
     """Who finished early still pays for its idle devices until the last policy of the point is done."""
     if "energy_j" not in names:
         return cube
-    point = np.array([row.point for row in rows])
-    for number in np.unique(point):
-        mine = point == number
-        if np.count_nonzero(mine) < 2:
-            continue
-        ends = cube[mine, :, -2]
-        last = np.fmax.reduce(ends, axis=0)
-        further = np.where(np.isnan(ends), 0.0, (last - ends) * cube[mine, :, -1])
-        for name in _ENERGY:
-            if name in names:
-                cube[mine, :, names.index(name)] += further
+    _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
+    last = np.full((len(several), cube.shape[1]), np.nan)
+    np.fmax.at(last, point, cube[:, :, -2])
+    further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
+    further[several[point] < 2] = 0.0
+    for name in _ENERGY:
+        if name in names:
+            cube[:, :, names.index(name)] += further
     return cube
 
 

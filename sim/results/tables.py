@@ -15,7 +15,7 @@ from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, R
 from sim.results import language
 from sim.results.cost import launches_and_cost
 from sim.results.deadlines import due_times, observed_until
-from sim.results.launches import Launches, Places, categorical, launch_numbers, launches_of
+from sim.results.launches import Launches, Places, categorical, ids_of_one_kind, launch_numbers, launches_of
 from sim.results.modes import ModeTable, exclusive_time
 
 SLOWDOWN_BOUND = 10.0
@@ -60,7 +60,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     where = rows(record.place)
     place, node = places.names(where), places.node_names(where)
     columns: dict[str, Any] = {
-        "id": rows(np.arange(len(tasks))) if tasks.id is None else rows.copy(np.asarray(tasks.id)),
+        "id": rows(np.arange(len(tasks))) if tasks.id is None else rows.copy(ids_of_one_kind(tasks.id)),
         "class": categorical(rows.codes(tasks.class_code), tasks.classes),
         "user": categorical(rows.codes(tasks.user_code), tasks.users),
         "arrival": arrival,

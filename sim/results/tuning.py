@@ -41,6 +41,7 @@ class Tuning:
     ours, present  contributions to the metric (`sim.results.estimands`) under the winner and under the present
                    setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
     policy         the winner as a scenario writes it under `policy:`
+    remarks        what a reader of the figures should know, such as a warm-up that was found; `warnings` of them
     """
 
     metric: str
@@ -53,6 +54,8 @@ class Tuning:
     policy: Mapping[str, Any]
     name: str = ""
     seed: int = 0
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def values(self) -> dict[str, Any]:
@@ -122,7 +125,7 @@ class Tuning:
             f"From {len(self.ours)} replications that had no part in the choice ({level} intervals). The {self.used} "
             f"by which it was chosen say {seen(self.flattered)}, which chance may have made too good."
         )
-        return said
+        return [*said, *self.remarks]
 
     def _text(self, found: Interval) -> str:
         return several([found.mean], units_of(self.metric), [found.half_width])[0]
@@ -156,7 +159,7 @@ class Tuning:
             "policy": dict(self.policy), "interval": interval(self.interval), "before": interval(self.interval_before),
             "difference": {**json_values({"mean": self.difference.mean, "half_width": self.difference.half_width}),
                            "significant": self.difference.significant},
-            "used_for_choice": self.used,
+            "used_for_choice": self.used, **({"remarks": list(self.remarks)} if self.remarks else {}),
             "settings": [{**row, self.metric: json_number(row[self.metric])} for row in rows],
         }  # fmt: skip
 

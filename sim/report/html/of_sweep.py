@@ -24,8 +24,8 @@ from sim.report.html.common import (
 from sim.report.html.elements import Cell, Section
 from sim.results.compare import Finding
 from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.point_differences import Leads, findings_by_point, leads, seen_from
 from sim.results.sweep import Sweep
-from sim.results.sweep_differences import Leads, findings_by_point, leads, seen_from
 from sim.results.wording import metric_name, several, units_of
 
 MOST_ROWS = 2000
@@ -197,7 +197,7 @@ def _differences(found: Sweep, findings: Findings) -> str:
         for (point, _), row in zip(every, cells, strict=True):
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
-    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of a point."
+    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
     if len(rows) > MOST_ROWS:
         told += f" The first {MOST_ROWS:,} of {len(rows):,} rows."
     return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MOST_ROWS], told if rows else "")

@@ -6,7 +6,7 @@ pair, as in a comparison (`sim.results.compare`).
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +25,9 @@ def differences(sweep: Sweep, metric: str, base: str | None = None, confidence: 
     """policy - other at every point: columns point and policy, other, difference, half_width, p, significant, n.
 
     base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
-    of one point: over many points some differences will be shown by chance.  `n` counts the pairs of replications that
-    both have; with fewer than two, and where nothing is random, there is no interval.  Where the metric is infinite or
-    undefined for one of the two in some replication, all are missing.
+    of all points: the chance that any difference is shown which is none is at most 1 - confidence.  `n` counts the
+    pairs of replications that both have; with fewer than two, and where nothing is random, there is no interval.  Where
+    the metric is infinite or undefined for one of the two in some replication, all are missing.
     """
     rows = [
         (point, *(getattr(finding, name) for name in COLUMNS))
@@ -47,33 +47,32 @@ def findings_by_point(
     policies = {point: list(dict.fromkeys(mine["policy"])) for point, mine in _by_point(sound)}
     each = sweep.by_replication
     others = [name for name in each.columns if name not in (*FACTS, *sweep.keys)]
-    found = {}
+    pairs_of: dict[int, list[tuple[str, str, np.ndarray]]] = {}
     for point, mine in _by_point(each):
         there = policies.get(point, [])
         if len(there) < 2 or (base is not None and base not in there):
             continue
         pairs = list(combinations(there, 2)) if base is None else [(one, base) for one in there if one != base]
-        found[point] = _findings(mine, there, pairs, metric, others, confidence)
-    return found
+        pairs_of[point] = _pairs(mine, there, pairs, metric, others)
+    found = iter(paired_findings(metric, [pair for pairs in pairs_of.values() for pair in pairs], confidence))
+    return {point: list(islice(found, len(pairs))) for point, pairs in pairs_of.items()}
 
 
 def _by_point(frame: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     return [(int(mine["point"].iloc[0]), mine) for _, mine in frame.groupby("point", sort=False)]
 
 
-def _findings(
-    frame: pd.DataFrame, policies: list[str], pairs: list[tuple[str, str]], metric: str, others: list[str],
-    confidence: float,
-) -> list[Finding]:  # fmt: skip
-    """Of the rows of one point, over the replications that all its policies have."""
+def _pairs(
+    frame: pd.DataFrame, policies: list[str], pairs: list[tuple[str, str]], metric: str, others: list[str]
+) -> list[tuple[str, str, np.ndarray]]:
+    """Pairs of policies with what each contributes, of the rows of one point, over the replications that all have."""
     once = frame.drop_duplicates(["policy", "replication"])
     runs = {policy: once[once["policy"] == policy].set_index("replication")[others] for policy in policies}
     common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
     if len(common) > 1 and all(_identical(one.loc[common].to_numpy(dtype=float)) for one in runs.values()):
         common = common[:1]  # the same number many times over is no evidence
     values = {policy: contributions(one.loc[common], metric).to_numpy(dtype=float) for policy, one in runs.items()}
-    each = [(one, other, np.column_stack([values[one], values[other]])) for one, other in pairs]
-    return paired_findings(metric, each, confidence)
+    return [(one, other, np.column_stack([values[one], values[other]])) for one, other in pairs]
 
 
 def _identical(values: np.ndarray) -> bool:

@@ -1,0 +1,148 @@
+"""Commands killed at random moments and given again: the bytes are those of a call that nothing interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROC = Path("/proc/self/task")
+GPUS = "cluster.nodes.0.gpus.count"
+SCENARIO: dict[str, Any] = {
+    "name": "killed",
+    "cluster": {"nodes": [{"cpus": 2, "gpus": {"type": "k20", "count": 2}}]},
+    "workload": [
+        {"name": "a", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 400,
+         "gpu_time": {"distribution": "exponential", "mean": "1 s"}}
+    ],
+    "policy": "fcfs",
+}  # fmt: skip
+COMMANDS: dict[str, list[str]] = {
+    "sweep": ["--over", f"{GPUS}=2,3", "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
+    "run": ["--replications", "12"],
+    "compare": ["--policy", "fcfs", "--policy", "sjf", "--replications", "6"],
+    "tune": ["--over", "discipline=block,skip", "--first", "3", "--final", "4"],
+    "size": ["--target", "wait_mean < 100 s", "--over", f"{GPUS}=1..3", "--replications", "4"],
+}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def command(verb: str, here: Path, name: str) -> list[str]:
+    """A front door with two workers, that keeps its runs and tables in the folder of that name."""
+    kept = {"sweep": ["--out", f"{name}/s"], "run": ["--cache", f"{name}/c", "--out", f"{name}/r"]}
+    more = kept.get(verb, ["--cache", f"{name}/c"])
+    start = [sys.executable, "-c", "from sim.cli import main; main()", verb, "killed.yaml", *COMMANDS[verb]]
+    return [*start, *more, "--workers", "2", "--json", "-q"]
+
+
+def call(words: list[str], here: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(words, cwd=here, capture_output=True, check=False)
+
+
+def start(words: list[str], here: Path) -> subprocess.Popen:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(words, cwd=here, stdout=quiet, stderr=quiet, start_new_session=True)
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(one) for one in children.read_text().split()] if children.exists() else []
+
+
+def parent(process: subprocess.Popen, _: random.Random) -> None:
+    process.kill()
+
+
+def terminated(process: subprocess.Popen, _: random.Random) -> None:
+    process.terminate()
+
+
+def everything(process: subprocess.Popen, _: random.Random) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def worker(process: subprocess.Popen, chance: random.Random) -> None:
+    """One of its children; it goes on by itself, for a while or to the end."""
+    for one in chance.sample(found := workers_of(process), min(1, len(found))):
+        os.kill(one, signal.SIGKILL)
+    try:
+        process.wait(chance.uniform(0, 3))
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+WAYS: list[Callable[[subprocess.Popen, random.Random], None]] = [parent, worker, everything, terminated]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PROC.is_dir(), reason="finds the workers in /proc")
+@pytest.mark.parametrize(("verb", "moments"), [("sweep", 4), ("run", 2), ("size", 2)])
+def test_killed_at_random_moments_it_gives_the_same_bytes(tmp_path: Path, verb: str, moments: int):
+    """Parent, worker, or both.  Six moments of each command, thirty in all, take two minutes of processor time."""
+    (tmp_path / "killed.yaml").write_text(json.dumps(SCENARIO))
+    began = time.monotonic()
+    whole = call(command(verb, tmp_path, "whole"), tmp_path)
+    lasts = time.monotonic() - began
+    assert whole.returncode == 0, whole.stderr
+    chance = random.Random(verb)
+    words = command(verb, tmp_path, "killed")
+    for number in range(moments):
+        process = start(words, tmp_path)
+        time.sleep(chance.uniform(0.2, 1.0) * lasts)
+        if process.poll() is None:
+            WAYS[(number + len(verb)) % len(WAYS)](process, chance)
+        if process.wait() == 0:  # it ended by itself: what it left is whole, and the next one begins anew
+            assert files(tmp_path / "killed") == files(tmp_path / "whole")
+            shutil.rmtree(tmp_path / "killed")
+    last = call(words, tmp_path)
+    assert (last.returncode, last.stdout) == (0, whole.stdout), last.stderr
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def small_files() -> None:
+    """No file may be larger than 2 kB: what is longer ends as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+
+
+@pytest.mark.slow
+def test_a_disk_without_room_is_told_and_harms_nothing(tmp_path: Path):
+    (tmp_path / "killed.yaml").write_text(json.dumps(SCENARIO))
+    whole = call(command("sweep", tmp_path, "whole"), tmp_path)
+    words = command("sweep", tmp_path, "full")
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, preexec_fn=small_files)
+    assert found.returncode == 1
+    assert "File too large" in found.stderr
+    assert "full/" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert call(words, tmp_path).stdout == whole.stdout
+    assert files(tmp_path / "full") == files(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not Path("/proc/sys").is_dir(), reason="a folder that not even root can write")
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path, verb: str):
+    (tmp_path / "killed.yaml").write_text(json.dumps(SCENARIO))
+    from click.testing import CliRunner
+
+    from sim.cli import hetsim
+
+    words = [str(tmp_path / "killed.yaml"), *COMMANDS[verb], "--workers", "1"]
+    for option in ("--out", "--cache") if verb in ("sweep", "run", "compare") else ("--cache",):
+        found = CliRunner().invoke(hetsim, [verb, *words, option, "/proc/sys/hetsim"], prog_name="hetsim")
+        assert found.exit_code == 2, found.output
+        assert "/proc/sys/hetsim" in found.stderr
+        assert "cannot be written" in found.stderr
