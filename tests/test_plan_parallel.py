@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from test_plan_transfers import random_graph, same
+from test_plan_transfers import random_graph, replayed, same
 from tiers import some
 
 import sim
@@ -134,7 +134,7 @@ def test_rigid_tasks_by_hand():
                    zip(sorted(plan.steps, key=lambda step: step.task), (3, 1, 2), strict=True))  # fmt: skip
 
 
-def test_others_refuse_and_name_who_can():
+def test_others_refuse_and_name_those_that_can():
     rng = np.random.default_rng(6)
     given = machine(rng, 12)
     with pytest.raises(ScenarioError, match="graham, heft, mct, min_min and moldable_dual plan parallel tasks"):
@@ -164,3 +164,17 @@ def test_gangs_in_a_scenario_have_their_ratio():
     assert (plans["makespan"] == plans["planned_makespan"])[:3].all()
     assert plans["ratio"]["moldable_dual"] <= 1.1 and plans["lower_bound"].nunique() == 1
     assert plans["makespan"]["moldable_dual"] <= plans["makespan"]["fcfs"]
+
+
+@pytest.mark.parametrize("why", ["parts of a GPU", "two streams"])
+def test_no_bound_or_ratio_is_told_where_the_engine_can_do_more(why):
+    """A mode on half a GPU that the planner does not see; stages that overlap, so that no lane is held for all."""
+    gpu = DeviceType("g", streams=2 if why == "two streams" else 1, link=Link(1.0, 1.0))
+    modes = [gpu_mode(gpu, 2), gpu_mode(gpu, 0.5)] if why == "parts of a GPU" else [gpu_mode(gpu, 2)]
+    tasks = workload([(0, 0, *[2.0] * len(modes))] * 4, [Shape(modes)], bytes_in=np.full(4, 4))
+    given = PlanProblem(tasks, Cluster([node(cpus=1, accelerators=((gpu, 2),))]))
+    for name in PLANNERS:
+        plan = made(name).plan(given)
+        assert plan.bound is None and plan.notes["timetable"] == "idle links"
+        assert not {"ratio_certified", "ratio_guaranteed"} & set(plan.notes)
+        assert (replayed(given, plan).finish > 0).all()
