@@ -396,7 +396,7 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (scenario,) = blocks("yaml")
     Path("batch.yaml").write_text(scenario, encoding="utf-8")
-    (command,) = blocks("console")
+    command = blocks("console")[0]
     shown = call(*shlex.split(command)[1:]).stdout
     (table,) = (
         block.splitlines() for block in re.findall(r"```\n(Plans:.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
