@@ -52,7 +52,9 @@ INDEPENDENT = (
 )  # fmt: skip
 TO_BEAT = INDEPENDENT[1:6]
 GRAPH_LISTS = ("heft", "cpop", "peft", "hlp", "heteroprio", "dmda", "dmdas", "lws", "eft", "er_ls", "mct", "graham")
-GRAPH_SEARCHES = ("linear_program", "integer_program", "genetic", "simulated_annealing", "constraint_injection")
+GRAPH_SEARCHES = (
+    "linear_program", "integer_program", "genetic", "simulated_annealing", "constraint_injection", "local_search",
+)  # fmt: skip
 SAGA = "anrg-saga"
 
 

@@ -118,3 +118,19 @@ def test_figures_of_sweeps():
     assert done.returncode == 0, done.stderr
     for line in ("overhead a point, one worker", "two workers over one", "by wall clock"):
         assert line in done.stdout
+
+
+@pytest.mark.slow
+def test_the_table_of_wrong_estimates():
+    done = benchmark("--quick", module="robustness")
+    assert done.returncode == 0, done.stderr
+    for line in ("| `dual_approximation` | 1.00", "0.3 repaired", "| `dmda`, no plan | 1.00 |"):
+        assert line in done.stdout
+
+
+@pytest.mark.slow
+def test_the_table_of_graphs_with_transfers():
+    done = benchmark("--quick", "--only", "made", module="graphs")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| LU", "| QR"))]
+    assert len(rows) == 2 and all(float(row[-1].rstrip(" |")) <= 1 for row in rows)

@@ -272,12 +272,22 @@ def test_parameters_that_make_no_sense(parameters, says):
 
 
 def test_planned_classes_must_be_plannable():
-    wide = [{"name": "wide", "arrivals": {"process": "all_at_once", "count": 2}, "gpus": 2, "gpu_time": "5 s"}]
+    half = [{"name": "half", "arrivals": {"process": "all_at_once", "count": 2}, "gpus": 0.5, "gpu_time": "5 s"}]
     cluster = {"nodes": {"gpus": {"type": "a", "count": 2}}}
-    assert "plans tasks of one core or one whole GPU" in refusal({"static": ["wide"]}, cluster=cluster, workload=wide)
-    result = sim.run(scenario("semi_static", cluster, wide), check=True)  # auto leaves them to the rest
+    assert "plans tasks of one core or one whole GPU" in refusal({"static": ["half"]}, cluster=cluster, workload=half)
+    result = sim.run(scenario("semi_static", cluster, half), check=True)  # auto leaves them to the rest
     assert result.metric("completed") == 2
     assert result.notes["planned_tasks"] == 0
+
+
+def test_gangs_are_planned_by_a_planner_that_can():
+    wide = [{"name": "wide", "arrivals": {"process": "all_at_once", "count": 3}, "gpus": 2, "gpu_time": "5 s"}]
+    cluster = {"nodes": {"gpus": {"type": "a", "count": 2}}}
+    policy = {"name": "semi_static", "static": ["wide"], "planner": "heft", "reserve": 1.0}
+    result = sim.run(scenario(policy, cluster, wide), check=True)
+    assert result.notes["planned_tasks"] == 3 and result.metric("makespan") == 15
+    lst = {"static": ["wide"], "planner": "lst"}
+    assert "lst plans tasks of one core or one whole GPU" in refusal(lst, cluster=cluster, workload=wide)
 
 
 def test_planned_classes_need_their_arrivals():

@@ -441,6 +441,13 @@ def test_planners_of_independent_tasks_refuse_graphs(policy):
 def test_planners_refuse_what_they_cannot_place(policy):
     with pytest.raises(ScenarioError, match="1 tasks can run on no core and no whole GPU"):
         policy().plan(problem([[1, 1], [math.inf, math.inf]], [1, 1]))
+    half = workload([(0, 0, 1)], [Shape([cpu_mode(0.5)])])
+    with pytest.raises(ScenarioError, match="one core or one whole GPU"):
+        policy().plan(PlanProblem(half, Cluster([node(cpus=2)])))
+
+
+@pytest.mark.parametrize("policy", [MaxMin, Sufferage, *TWO_TYPES])
+def test_planners_of_sequential_tasks_refuse_wide_ones(policy):
     wide = workload([(0, 0, 1)], [Shape([cpu_mode(2)])])
     with pytest.raises(ScenarioError, match="one core or one whole GPU"):
         policy().plan(PlanProblem(wide, Cluster([node(cpus=2)])))

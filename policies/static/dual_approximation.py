@@ -431,11 +431,12 @@ def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, en
     if schedule.makespan <= enough:
         return schedule
     lane = schedule.lanes + np.where(schedule.on_gpu, m, 0)
-    time = np.column_stack([p, q])
-    side = (np.arange(m + k) >= m).astype(np.int64)
+    time = (np.ascontiguousarray(p), np.ascontiguousarray(q))
+    side = (np.arange(m + k) >= m).astype(np.int64).tolist()
+    on_gpu = lane >= m
+    taken = np.where(on_gpu, q, p)  # by each task where it is
     load = np.zeros(m + k)
-    np.add.at(load, lane, time[np.arange(n), side[lane]])
-    others = np.arange(n)
+    np.add.at(load, lane, taken)
     budget = PAIRS
     while True:
         longest = int(load.argmax())
@@ -444,15 +445,16 @@ def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, en
         budget -= len(mine) * n
         if goal <= enough or budget < 0:
             break
-        own = time[mine, side[longest]]
+        own, p_mine, q_mine = taken[mine], p[mine], q[mine]
         leasts = [
             part.start + int(load[part].argmin()) for part in (slice(0, m), slice(m, m + k)) if part.stop > part.start
         ]
-        moved = np.column_stack([load[to] + time[mine, side[to]] for to in leasts])
+        moved = np.column_stack([load[to] + (q_mine if side[to] else p_mine) for to in leasts])
         # after[i, j]: the longer of the two lanes when task mine[i] and task j change places
-        here = load[longest] - own[:, None] + time[None, :, side[longest]]
-        there = load[lane] - time[others, side[lane]] + time[mine][:, side[lane]]
-        after = np.maximum(here, there)
+        here = (load[longest] - own)[:, None] + time[side[longest]]
+        there = np.where(on_gpu, q_mine[:, None], p_mine[:, None])
+        there += load[lane] - taken
+        after = np.maximum(here, there, out=there)
         after[:, mine] = np.inf
         best_move, best_swap = float(moved.min()), float(after.min())
         if min(best_move, best_swap) >= goal:
@@ -464,9 +466,10 @@ def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, en
             i, j = divmod(int(after.argmin()), n)
             changes = [(int(mine[i]), int(lane[j])), (j, longest)]
         for task, to in changes:
-            load[lane[task]] -= time[task, side[lane[task]]]
-            load[to] += time[task, side[to]]
-            lane[task] = to
+            load[lane[task]] -= taken[task]
+            taken[task] = time[side[to]][task]
+            load[to] += taken[task]
+            lane[task], on_gpu[task] = to, bool(side[to])
     return shortest([schedule, sequenced(p, q, m, lane)])  # the loads above carry rounding
 
 

@@ -22,6 +22,8 @@ import numpy as np
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, runnable
 from policies.static.outcome import plan_of
+from policies.static.parallel import parallel
+from policies.static.parallel_lists import listed, wide_graham
 from policies.static.schedule import Graph, Schedule, graph_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -30,7 +32,7 @@ ListOrder = Literal["given", "longest", "shortest"]
 
 
 class Graham(PlannedScheduler):
-    """List scheduling of sequential tasks, with or without a task graph.
+    """List scheduling of sequential and parallel tasks, with or without a task graph.
 
     order: the list; `given` is by arrival, then as in the table, `longest` and `shortest` go by the time on each
     task's fastest device.
@@ -41,14 +43,19 @@ class Graham(PlannedScheduler):
         self.order = order
 
     def plan(self, problem: PlanProblem) -> Plan:
-        instance = runnable(problem, "graham")
-        shortest = instance.time.min(axis=1, initial=np.inf)
-        keys = {"given": np.zeros(instance.size), "longest": -shortest, "shortest": shortest}
-        order = np.argsort(keys[self.order], kind="stable").tolist()
-        tasks = problem.tasks
+        if parallel(problem):
+            return listed(problem, "graham", lambda all_, some: wide_graham(all_, some, self.list(all_.fastest())))
+        instance, tasks = runnable(problem, "graham"), problem.tasks
+        order = self.list(instance.time.min(axis=1, initial=np.inf))
         schedule = graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
         return plan_of(instance, schedule, bound)
+
+    def list(self, shortest: np.ndarray) -> Sequence[int]:
+        """The tasks in the order of the list, by the shortest time of each."""
+        keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
+        order: Sequence[int] = np.argsort(keys[self.order], kind="stable").tolist()
+        return order
 
 
 def graham(

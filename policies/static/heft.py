@@ -26,13 +26,17 @@ import numpy as np
 
 from policies.static.insertion import Insertion, InsertionPlanner
 from policies.static.instance import Free
+from policies.static.parallel import parallel
+from policies.static.parallel_lists import listed, wide_heft
 from policies.static.ranks import needs, upward, ways
 from policies.static.schedule import Graph, Schedule, topological
 from policies.static.traffic import Traffic
+from sim.model.plan import Plan
+from sim.policy import PlanProblem
 
 
 class Heft(InsertionPlanner):
-    """HEFT, for sequential tasks with or without a task graph.
+    """HEFT, for sequential and parallel tasks with or without a task graph; of parallel ones neither option is used.
 
     insertion: may a task go into a gap before tasks that were placed earlier?
     overlap: do data move while the lane still works on the task before, as in the paper, or, as when the plan is
@@ -40,6 +44,9 @@ class Heft(InsertionPlanner):
     """
 
     name = "heft"
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return listed(problem, "heft", wide_heft) if parallel(problem) else super().plan(problem)
 
     def placed(self, *given: Any) -> Schedule:
         return heft(*given)

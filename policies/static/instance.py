@@ -175,7 +175,8 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     sequential = [mode for mode in known if (mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
-        return f"{planner} plans {what}; {count} tasks are not (the first is {first})"
+        others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks"
+        return f"{planner} plans {what}; {count} tasks are not (the first is {first}): {others}"
     mode = sequential[0]
     outside = [node for node in hosts[mode.type] if not mode.allows(node.index)]
     if outside and len(outside) < len(hosts[mode.type]):
@@ -219,13 +220,18 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
     """The instance of a problem without a task graph; ScenarioError if there is one."""
+    refuse_graph(problem, planner)
+    return runnable(problem, planner)
+
+
+def refuse_graph(problem: PlanProblem, planner: str) -> None:
+    """ScenarioError if tasks wait for each other."""
     bound = [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]
     if bound:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
         others = "cpop, graham, heft, hlp, mct and peft plan task graphs"
         raise ScenarioError(Problem(f"{text}: {others}", key="policy.scheduler"))
-    return runnable(problem, planner)
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:

@@ -21,15 +21,18 @@ import numpy as np
 from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Free, free_lanes, runnable
 from policies.static.outcome import plan_of
+from policies.static.parallel import parallel
+from policies.static.parallel_lists import listed, wide_mct
 from policies.static.schedule import Graph, Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 
 
 class Mct(PlannedScheduler):
-    """Minimum completion time, for sequential tasks with or without a task graph.
+    """Minimum completion time, for sequential and parallel tasks with or without a task graph.
 
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent
+        sequential tasks there at once.
     """
 
     def __init__(self, descent: bool = False):
@@ -37,6 +40,8 @@ class Mct(PlannedScheduler):
         self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            return listed(problem, "mct", wide_mct)
         instance = runnable(problem, "mct")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)

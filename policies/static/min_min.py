@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.static.instance import Free, free_lanes, independent
+from policies.static.instance import Free, free_lanes, independent, refuse_graph
 from policies.static.outcome import plan_of
+from policies.static.parallel import parallel
+from policies.static.parallel_lists import listed, wide_min_min
 from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
@@ -26,9 +28,10 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class MinMin(PlannedScheduler):
-    """Min-min, for independent sequential tasks.
+    """Min-min, for independent sequential and parallel tasks.
 
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of sequential tasks there
+        at once.
     """
 
     def __init__(self, descent: bool = False):
@@ -36,6 +39,9 @@ class MinMin(PlannedScheduler):
         self.descent = descent
 
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            refuse_graph(problem, "min_min")
+            return listed(problem, "min_min", wide_min_min)
         instance = independent(problem, "min_min")
         return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
                        descent=self.descent)  # fmt: skip

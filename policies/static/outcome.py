@@ -26,7 +26,7 @@ from policies.static.graph_bounds import graph_bound
 from policies.static.instance import Instance
 from policies.static.schedule import Schedule, graph_of
 from policies.static.stage_bounds import stage_bound
-from policies.static.timing import NOMINAL, Placed, Timing, timing
+from policies.static.timing import NOMINAL, Placed, timing
 from sim.model.plan import Plan, Step
 
 SILENT = ("absent", "covered")
@@ -74,7 +74,7 @@ def planned(
     times = timing(instance, placed, frequencies)
     problem = instance.problem
     makespan = max(0.0, float(times.finish.max(initial=0.0)) - problem.origin) if steps else 0.0
-    covers = coverage(instance, times)
+    covers = coverage(instance)
     known = [] if bound is None or instance.pipelined else [bound]
     if known and covers["releases"] != "absent":
         known.append(graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival))
@@ -103,7 +103,7 @@ def together(instance: Instance) -> bool:
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike
 
 
-def coverage(instance: Instance, times: Timing) -> dict[str, str]:
+def coverage(instance: Instance) -> dict[str, str]:
     """What the plan's makespan and bound cover, in a word each."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())

@@ -3,7 +3,7 @@
 Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
 instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
 only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
-one that planners of sequential tasks see.  Transfers that it counts are the tasks' own, which no policy can avoid.
+one that its planner sees.  Transfers that it counts are the tasks' own, which no policy can avoid.
 It then bounds the runs that complete every task and finish each in one piece: with work kept across a stop the
 makespan can be shorter than that of any plan.
 """
@@ -135,7 +135,9 @@ def certified(result: Result) -> float:
         return math.nan
     tasks = result.record.input.tasks
     exact = tasks.estimate is tasks.time or np.array_equal(tasks.estimate, tasks.time)
-    return bound if exact and _sequential(tasks, result.modes) else math.nan
+    covers = result.notes.get("covers")
+    wide = isinstance(covers, Mapping) and covers.get("parallel") == "covered"
+    return bound if exact and _foreseen(tasks, result.modes, wide) else math.nan
 
 
 def whole(result: Result) -> bool:
@@ -154,22 +156,23 @@ def in_pieces(record: Record) -> bool:
     return bool(np.any(np.isin(outcome, (LAUNCH_STOPPED, LAUNCH_MOVED)) | ((outcome == LAUNCH_LOST) & kept)))
 
 
-def _sequential(tasks: Tasks, table: ModeTable) -> bool:
+def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
     """Does every task take one core or one whole accelerator, any of its type, by itself in every mode?
 
-    Gangs, fractions and batches are ways that no planner of sequential tasks has considered.
+    Gangs, fractions and batches are ways that no planner of sequential tasks has considered; gangs and several cores
+    are known to one of parallel tasks (`wide`).
     """
     used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
     modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}
-    return all(_alone(mode) and all(can_host(node, mode) for node in _homes(table, mode)) for mode in modes)
+    return all(_alone(mode, wide) and all(can_host(node, mode) for node in _homes(table, mode)) for mode in modes)
 
 
-def _alone(mode: Mode) -> bool:
+def _alone(mode: Mode, wide: bool) -> bool:
     if mode.batch_limit > 1 and mode.fixed:
         return False
     if mode.on_cpu:
-        return mode.millicores == MILLI
-    return mode.gpus == 1 and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
+        return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI
+    return (wide or mode.gpus == 1) and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
 
 
 def _homes(table: ModeTable, mode: Mode) -> list[Node]:

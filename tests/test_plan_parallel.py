@@ -1,0 +1,180 @@
+"""Parallel tasks: rigid and moldable ones, planned, bounded, and run as planned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from test_plan_transfers import random_graph, replayed, same
+from tiers import some
+
+import sim
+from policies.static.moldable_dual import MoldableDual, least_guess
+from policies.static.parallel import Lanes, parallel, wide, wide_bound
+from sim import registry
+from sim.errors import ScenarioError
+from sim.model.cluster import Cluster, DeviceType, Link
+from sim.model.tasks import Shape
+from sim.policy import PlanProblem
+from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+
+LISTS = ["graham", "heft", "mct", "min_min"]
+PLANNERS = [*LISTS, "moldable_dual"]
+
+
+def made(name):
+    return registry.policy("scheduler", name)()
+
+
+def machine(rng, size, cpus=4, gpus=2, nodes=1, link=None, **columns):
+    """Tasks on 1, 2 or 4 cores or 1 or 2 GPUs, each width a little less efficient; a third of them are rigid."""
+    gpu = DeviceType("g", link=link or Link())
+    widths, gangs = [w for w in (1, 2, 4) if w <= cpus], [w for w in (1, 2) if w <= gpus]
+    cores, accelerators = [cpu_mode(w) for w in widths], [gpu_mode(gpu, w) for w in gangs]
+    rigid = [Shape([mode]) for mode in (*cores, *accelerators)]
+    shapes = [Shape([*cores, *accelerators]), Shape(cores or accelerators), *rigid]
+    rows = []
+    for _ in range(size):
+        number = int(rng.integers(2 + len(rigid))) if rng.random() < 0.6 else 0
+        work, speed, loss = rng.uniform(2, 12), rng.uniform(1, 6), rng.uniform(0.6, 1)
+        times = [work / width**loss / (speed if mode.gpus else 1.0)
+                 for mode in shapes[number].modes for width in [mode.gpus or mode.millicores // 1000]]  # fmt: skip
+        rows.append((0, number, *times))
+    tasks = workload(rows, shapes, **columns)
+    return PlanProblem(tasks, Cluster([node(cpus=cpus, accelerators=((gpu, gpus),) if gpus else (), count=nodes)]))
+
+
+def optimum(instance):
+    """The least makespan of independent tasks: all options in all orders, each as early as it can be."""
+    best = math.inf
+    options = [range(instance.first[j], instance.first[j + 1]) for j in range(instance.size)]
+    for order in itertools.permutations(range(instance.size)):
+        for chosen in itertools.product(*options):
+            for homes in itertools.product(*(instance.pools_of[chosen[task]] for task in order)):
+                lanes = Lanes(instance)
+                for task, home in zip(order, homes, strict=True):
+                    option = chosen[task]
+                    start, pool = lanes.earliest((home,), int(instance.width[option]))
+                    if lanes.put(option, pool, start) >= best:
+                        break
+                else:
+                    best = lanes.makespan
+    return best
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_plan_of_parallel_tasks_runs_as_planned(name):
+    rng = np.random.default_rng(3)
+    for number in range(some(16)):
+        columns = {"predecessors": random_graph(rng, 12)} if number % 2 and name in ("graham", "heft", "mct") else {}
+        link = Link(4.0, 4.0, 0.1) if number % 3 == 0 else None
+        data = {"bytes_in": rng.integers(0, 9, 12), "bytes_out": rng.integers(0, 9, 12)} if link else {}
+        given = machine(rng, 12, nodes=1 + number % 2, link=link, **columns, **data)
+        if number % 4 == 3:
+            given.tasks.arrival[:] = np.sort(rng.uniform(0, 9, 12))
+        plan = made(name).plan(given)
+        record = same(given, plan)
+        assert plan.notes["timetable"] == "exact"
+        makespan = float(record.finish.max() - given.tasks.arrival.min())
+        assert plan.makespan == pytest.approx(makespan, rel=1e-9)
+        assert plan.bound <= makespan * (1 + 1e-9)
+
+
+def test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum():
+    rng = np.random.default_rng(4)
+    for number in range(some(60)):
+        kinds = ({"cpus": 4, "gpus": 0}, {"cpus": 2, "gpus": 2}, {"cpus": 0, "gpus": 2})[number % 3]
+        given = machine(rng, int(rng.integers(1, 5 - (number % 3 == 1))), **kinds)
+        if not parallel(given):
+            continue
+        instance = wide(given, "test")
+        best = optimum(instance)
+        plan = MoldableDual().plan(given)
+        assert wide_bound(instance) <= best * (1 + 1e-9) and plan.bound <= best * (1 + 1e-9), number
+        ratio = plan.notes["ratio_guaranteed"]
+        assert ratio == (2.0 if np.isfinite(instance.least_areas()).any(axis=0).sum() == 1 else 3.0)
+        assert best * (1 - 1e-9) <= plan.makespan <= ratio * plan.bound * (1 + 1e-9)
+        for name in LISTS:
+            assert made(name).plan(given).makespan >= best * (1 - 1e-9)
+
+
+def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
+    rng = np.random.default_rng(5)
+    for _ in range(some(8)):
+        given = machine(rng, 3, cpus=0, gpus=2, nodes=2)
+        if not parallel(given):
+            continue
+        plan = MoldableDual().plan(given)
+        assert plan.bound <= optimum(wide(given, "test")) * (1 + 1e-9)
+        assert "ratio_guaranteed" not in plan.notes
+
+
+def test_moldable_tasks_are_as_wide_as_pays():
+    """Eight tasks of 8 s alone, 5 s on two cores, on eight cores: one core each, 8 s; two tasks: as wide as may be."""
+    shape = Shape([cpu_mode(1), cpu_mode(2), cpu_mode(4)])
+    for count, least in ((8, 8.0), (2, 3.0)):
+        tasks = workload([(0, 0, 8, 5, 3)] * count, [shape])
+        given = PlanProblem(tasks, Cluster([node(cpus=8)]))
+        for name in PLANNERS:
+            assert made(name).plan(given).makespan == least, name
+        assert least_guess(wide(given, "test"))[0] == pytest.approx(least if count == 8 else 3.0)
+
+
+def test_rigid_tasks_by_hand():
+    """On four cores 3 × 2 s, 1 × 4 s and 2 × 1 s: the wide ones one after the other beside the narrow one."""
+    modes = [cpu_mode(3), cpu_mode(1), cpu_mode(2)]
+    tasks = workload([(0, 0, 2), (0, 1, 4), (0, 2, 1)], [Shape([mode]) for mode in modes])
+    given = PlanProblem(tasks, Cluster([node(cpus=4)]))
+    for name in PLANNERS:
+        plan = made(name).plan(given)
+        assert plan.makespan == plan.bound == 4.0
+        assert all(len(step.devices) == width for step, width in
+                   zip(sorted(plan.steps, key=lambda step: step.task), (3, 1, 2), strict=True))  # fmt: skip
+
+
+def test_others_refuse_and_name_those_that_can():
+    rng = np.random.default_rng(6)
+    given = machine(rng, 12)
+    with pytest.raises(ScenarioError, match="graham, heft, mct, min_min and moldable_dual plan parallel tasks"):
+        made("lst").plan(given)
+    with pytest.raises(ScenarioError, match="min_min plans independent tasks"):
+        made("min_min").plan(machine(rng, 12, predecessors=random_graph(rng, 12)))
+    with pytest.raises(ScenarioError, match="moldable_dual plans independent tasks"):
+        made("moldable_dual").plan(machine(rng, 12, predecessors=random_graph(rng, 12)))
+    halves = workload([(0, 0, 1), (0, 1, 1)], [Shape([cpu_mode(2)]), Shape([cpu_mode(0.5)])])
+    for name in PLANNERS:
+        with pytest.raises(ScenarioError, match=rf"{name} plans tasks of whole cores .* 1 tasks .*the first is 1"):
+            made(name).plan(PlanProblem(halves, Cluster([node(cpus=4)])))
+
+
+def test_gangs_in_a_scenario_have_their_ratio():
+    """Training jobs of 1, 2, 4 and 8 GPUs: the second table has the planner's bound, and all plans are kept."""
+    hour = {"distribution": "lognormal", "mean": "1 h", "cv": 1}
+    scenario = {
+        "name": "gangs",
+        "seed": 2,
+        "cluster": {"nodes": [{"cpus": 8, "gpus": {"type": "v100", "count": 8}}]},
+        "workload": [{"name": "jobs", "arrivals": {"process": "all_at_once", "count": 40},
+                      "classes": [{"class": f"g{gpus}", "weight": weight, "gpus": gpus, "gpu_time": hour}
+                                  for gpus, weight in ((1, 4), (2, 2), (4, 2), (8, 1))]}],
+    }  # fmt: skip
+    plans = sim.compare(scenario, ["moldable_dual", "graham", "heft", "fcfs"]).plans
+    assert (plans["makespan"] == plans["planned_makespan"])[:3].all()
+    assert plans["ratio"]["moldable_dual"] <= 1.1 and plans["lower_bound"].nunique() == 1
+    assert plans["makespan"]["moldable_dual"] <= plans["makespan"]["fcfs"]
+
+
+@pytest.mark.parametrize("why", ["parts of a GPU", "two streams"])
+def test_no_bound_or_ratio_is_told_where_the_engine_can_do_more(why):
+    """A mode on half a GPU that the planner does not see; stages that overlap, so that no lane is held for all."""
+    gpu = DeviceType("g", streams=2 if why == "two streams" else 1, link=Link(1.0, 1.0))
+    modes = [gpu_mode(gpu, 2), gpu_mode(gpu, 0.5)] if why == "parts of a GPU" else [gpu_mode(gpu, 2)]
+    tasks = workload([(0, 0, *[2.0] * len(modes))] * 4, [Shape(modes)], bytes_in=np.full(4, 4))
+    given = PlanProblem(tasks, Cluster([node(cpus=1, accelerators=((gpu, 2),))]))
+    for name in PLANNERS:
+        plan = made(name).plan(given)
+        assert plan.bound is None and plan.notes["timetable"] == "idle links"
+        assert not {"ratio_certified", "ratio_guaranteed"} & set(plan.notes)
+        assert (replayed(given, plan).finish > 0).all()
