@@ -283,3 +283,22 @@ def test_requests_without_faults_are_as_they_were():
     arrival, prompt, output = load_of(np.random.default_rng(1), 60, 5)
     plain, watched = requests(arrival, prompt, output), broken([], arrival, prompt, output)
     assert plain.finish.tobytes() == watched.finish.tobytes()
+
+
+def test_measured_steps_are_stretched_too():
+    """A table that is the line gives the line's times, on a device that slows down and fails."""
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    tables = {
+        "fixed": f"{F} s",
+        "decode": {size: f"{F + S * size} s" for size in sizes},
+        "prefill": {size: f"{F + P * size} s" for size in (1, 1000)},
+        "per_context_token": f"{C} s",
+    }
+    random = np.random.default_rng(5)
+    arrival, prompt, output = load_of(random, 60, 4)
+    prompt = np.minimum(prompt, 900).tolist()
+    faults = events((2.0, 0, "slow", 2.5), (6.0, 0, "down"), (7.0, 0, "up"), (9.0, 0, "slow", 1.0))
+    service = {**MODEL, "prefill_chunk": 1000}
+    line = broken(faults, arrival, prompt, output, service)
+    table = broken(faults, arrival, prompt, output, {**service, "step": tables})
+    assert np.allclose(line.finish, table.finish, rtol=1e-9)
