@@ -210,7 +210,8 @@ def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any
     assert {trial["verdict"] for trial in found["trials"]} == {MISSED}
     missed = sim.size(str(path), "wait_mean < 1 ms", COUNT, least=3, most=4, replications=3)
     assert (missed.met, missed.to_json()) == (False, found)
-    met = CliRunner().invoke(main, [*words, "--target", "wait_mean < 10 s", "--json"])
+    easier = ["wait_mean < 10 s" if word == "wait_mean < 1 ms" else word for word in words]
+    met = CliRunner().invoke(main, [*easier, "--json"])
     assert (met.exit_code, json.loads(met.stdout)["met"]) == (0, True)
     for help_text in (["--help"], ["size", "--help"]):
         said = " ".join(CliRunner().invoke(main, help_text).stdout.split())

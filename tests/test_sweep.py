@@ -35,7 +35,7 @@ from sim.experiment.sweep import plan_sweep, sweep
 from sim.experiment.work import Outcome, Packed
 from sim.experiment.workers import DaskCluster
 from sim.policy import ListScheduler
-from sim.results.sweep import FACTS, MARK, Sweep
+from sim.results.sweep import FACTS, Sweep
 from sim.scenario.scenario import load
 from sim.scenario.sweep_schema import read_range
 
@@ -606,33 +606,6 @@ def heeds_interrupts() -> None:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(tmp_path, workers: int):
-    arguments = command(tmp_path, workers)
-    quietly: dict[str, Any] = {"check": True, "env": environment(), "stdout": subprocess.DEVNULL}
-    subprocess.run([*arguments, "--out", str(tmp_path / "whole")], **quietly)
-    out = tmp_path / "killed"
-    kills = 0
-    for wanted in (1, 9, 25):  # finished runs at which it is killed
-        more = ["--resume"] if (out / MARK).is_file() else []
-        started = subprocess.Popen(
-            [*arguments, "--out", str(out), *more], env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
-        )
-        while started.poll() is None and len(list(out.glob("runs/*/*.json"))) < wanted:
-            time.sleep(0.002)
-        if started.poll() is None:
-            kills += 1
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-    assert kills == 3, "it ended before it could be killed"
-    assert not (out / "table.parquet").exists()
-    with pytest.raises(UsageError, match="not finished"):
-        Sweep.load(out)
-    subprocess.run([*arguments, "--out", str(out), "--resume"], **quietly)
-    assert files(out) == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("workers", spread([1, 2], 1))
