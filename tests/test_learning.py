@@ -164,7 +164,7 @@ class Bandit:
 @pytest.mark.parametrize(
     "agent",
     [
-        Dqn(rate=5e-3), Reinforce(rate=2e-2, runs=16),
+        pytest.param(Dqn(rate=5e-3), marks=pytest.mark.slow), Reinforce(rate=2e-2, runs=16),
         pytest.param("ppo", marks=[needs_ppo, pytest.mark.slow, pytest.mark.filterwarnings("default")]),
     ],
     ids=AGENTS,
@@ -723,10 +723,10 @@ def test_an_array_too_many_is_named(file):
 
 
 def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):
-    """heft plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
+    """lst plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
     monkeypatch.setattr("policies.learning.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
-    with pytest.raises(ScenarioError, match="heft plans tasks of one core or one whole GPU"):
-        sim.train("learned-affinity", steps=100, baselines=["fcfs", "heft"], out=tmp_path / "p.npz")
+    with pytest.raises(ScenarioError, match="lst plans tasks of one core or one whole GPU"):
+        sim.train("learned-affinity", steps=100, baselines=["fcfs", "lst"], out=tmp_path / "p.npz")
     with pytest.raises(UnknownName, match='did you mean "slowdown_mean"'):
         sim.train(SMALL, steps=100, metrics=["slowdown_meen"])
     assert not list(tmp_path.iterdir())
