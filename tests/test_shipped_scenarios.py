@@ -7,6 +7,7 @@ import json
 import math
 import re
 import runpy
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -124,6 +125,14 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
 
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_all_that_lies_there_is_packaged():
+    described = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = described["tool"]["setuptools"]["package-data"]["scenarios"]
+    files = [path for path in FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert len(files) > 100
+    assert [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []
 
 
 @pytest.mark.parametrize("name", SHIPPED)
