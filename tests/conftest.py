@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
     for item in items:
-        if item.path.name == "test_shipped_scenarios.py":
-            item.add_marker(pytest.mark.xdist_group(tiers.runs_shared(item.name)))
+        group = tiers.runs_shared(item.path.stem, item.name)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
     if not tiers.whole:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]

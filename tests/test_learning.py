@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import spread
 
 import sim
 from policies.learning.dqn import Dqn, Memory
@@ -253,7 +254,7 @@ def test_no_replication_reaches_the_branches_beside_the_main_one():
             RandomTree(7, replication)
 
 
-@pytest.mark.parametrize("seed", [0, 1_000_000, 2_000_000])
+@pytest.mark.parametrize("seed", spread([0, 1_000_000, 2_000_000], 1))
 def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seldom, seed):
     """Whatever the scenario's own seed is, those of training among them."""
     streams: dict[str, set] = {JUDGED: set(), TRAINING: set(), VALIDATION: set()}

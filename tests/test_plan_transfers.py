@@ -219,7 +219,7 @@ def bounds(instance):
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-@pytest.mark.parametrize("switch", [None, 1.5])
+@pytest.mark.parametrize("switch", [None, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_no_bound_exceeds_the_optimum(streams, switch):
     rng = np.random.default_rng(17 * streams)
     for number in range(12 if switch is None else 4):

@@ -36,8 +36,12 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
 TOGETHER = ("async_", "the_table_of_sens", "pcie_and_images")
 
 
-def runs_shared(test: str) -> str:
-    """The group of tests of shipped scenarios that look at the same runs: one process makes them once for all."""
+def runs_shared(module: str, test: str) -> str:
+    """The group of tests that look at the same runs, which one process makes once for all; empty: it is alone."""
+    if module in ("test_report", "test_compare_groups"):
+        return module
+    if module != "test_shipped_scenarios":
+        return ""
     name, _, parameter = test.removeprefix("test_").partition("[")
     if name.startswith(TOGETHER):
         return "async-latency"
