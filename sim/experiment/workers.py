@@ -36,10 +36,36 @@ ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
 
 
+class _Processes(ProcessPoolExecutor):
+    """One whose processes are started whole: a signal in between would leave one that complains of an empty pipe."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
+        with signals_held():
+            return super().submit(function, *arguments, **named)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """An interrupt or a request to end that comes meanwhile is heard afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    before = {number: signal.signal(number, lambda *given: came.append(given))
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if came:
+            signal.raise_signal(came[0][0])
+
+
 def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
     """Processes of this machine.  Spawned, not forked: the same on every platform, and no thread of ours is copied in
     the middle of its work."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=initializer, initargs=arguments)
+    return _Processes(workers, mp_context=get_context("spawn"), initializer=initializer, initargs=arguments)
 
 
 def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
