@@ -1,4 +1,4 @@
-"""What a policy's fork knows, and what it must not know: estimates, nobody to come, no faults."""
+"""What a policy's fork knows, and what it must not know: estimates, no task to come, no faults."""
 
 from __future__ import annotations
 
@@ -180,10 +180,39 @@ def test_a_fork_serves_whoever_has_come(name):
     assert (told.status[came:] == NOT_ARRIVED).all()
     described["workload"][0]["count"] = came
     alone = Simulation(load(described).build(3), check=True).run()
-    if name == "fixed":  # the last batch is not full: nobody is left who could fill it, which is known a moment before
+    if name == "fixed":  # the last batch is not full, and it is known a moment before that no request will fill it
         assert (told.status[:came] == COMPLETED).all()
     else:
         assert close(told.finish[:came], alone.finish)
+
+
+@pytest.mark.parametrize("name", ["plain", "admission", "patience"])
+def test_batching_and_admission_go_on_where_another_scheduler_takes_over(name):
+    """Neither begins anew: they hear of the start of the run once, and the fork ends as the one that goes on."""
+    options = {**SERVICES[name], "horizon": None}
+    options["entry"] = {**options.get("entry", {}), "count": 700}
+    run = load(service(**options)).build(3)
+    begun = []
+
+    class Once(type(run.batching[0])):
+        def begin(self, queue, view):
+            begun.append(queue)
+            super().begin(queue, view)
+
+    run.batching[0].__class__ = Once
+    told = []
+
+    class Both(Asks):
+        def schedule(self, view):
+            self.rounds += 1
+            if self.rounds == 40:
+                told.extend(view.fork(one).run() for one in (self.base, base("fcfs")))
+            yield from self.base.schedule(view)
+
+    Simulation(replace(run, scheduler=Both("fcfs", ()))).run()
+    goes_on, afresh = told
+    assert len(begun) == 1
+    assert close(goes_on.finish, afresh.finish)
 
 
 def test_noise_is_that_of_the_seed():

@@ -327,7 +327,7 @@ class Fleet:
         self, replica: Replica, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float,
         powered: float,
     ) -> None:  # fmt: skip
-        """A row of the launches table; one that served nobody names the service's first request.
+        """A row of the launches table; one that served no request names the service's first request.
 
         busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
         """

@@ -3,9 +3,9 @@
 It is a copy of the run (`sim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
 - Every task takes its estimate from now on.  A launch under way computes for what its estimate leaves; one that has
   overrun its estimate ends at once.
-- Nobody arrives any more: the streams have ended, and clients of closed loops send nothing.
-- No device fails, none that is down comes up, and slow ones stay slow; who can then run nowhere waits to the end.
-  Maintenance that has been announced comes.
+- No task arrives any more: the streams have ended, and clients of closed loops send nothing.
+- No device fails, none that is down comes up, and slow ones stay slow; a task that can then run nowhere waits to the
+  end.  Maintenance that has been announced comes.
 - Random numbers are those of the fork's own seed; two forks with one seed meet the same.
 Requests to language models would tell how many tokens they are going to have, so such runs are refused.
 
@@ -81,9 +81,12 @@ def imagine(original: Simulation, scheduler: Scheduler, decisions: Sequence[Deci
     for decision in first:
         copy.apply(decision)
     if not taken_along:
-        copy.bind(mine)
+        if copy.queues:  # batching and admission policies know the run already
+            copy.show_queues(mine)
+        copy.call(mine.begin, copy.view)
         for task in copy.waiting.values():
-            mine.ready(task)
+            if task.shape not in copy._queue_of:
+                copy.call(mine.ready, task)
     copy.clock.round_due = True
     return Imagined(copy)
 

@@ -168,15 +168,18 @@ class Simulation(Arrivals, Decisions, Endings):
             self.call(scheduler.prepare, problem_of(self.input, self.view.random))
             self._planning = perf_counter() - begun
         if self.queues:
-            batching = self.input.batching
-            counters = [Counter(queue, policy) for queue, policy in zip(self.queues, batching, strict=True)]
-            served = sum(queue.total for queue in self.queues)
-            self.call(scheduler.serve, counters, served == len(self.tasks))
-            for queue, policy in zip(self.queues, batching, strict=True):
+            self.show_queues(scheduler)
+            for queue, policy in zip(self.queues, self.input.batching, strict=True):
                 self.call(policy.begin, queue, self.view)
         self.call(scheduler.begin, self.view)
         if not _inert(self.admission, "begin"):
             self.call(self.admission.begin, self.view)
+
+    def show_queues(self, scheduler: Scheduler) -> None:
+        """Tell a scheduler of the queues of services, with what their batching policies want."""
+        counters = [Counter(*pair) for pair in zip(self.queues, self.input.batching, strict=True)]
+        served = sum(queue.total for queue in self.queues)
+        self.call(scheduler.serve, counters, served == len(self.tasks))
 
     def _hooks(self) -> None:
         """Hooks that a policy does not override are not called."""

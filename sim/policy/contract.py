@@ -553,7 +553,7 @@ class View(Protocol):
     def fork(self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
         """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
 
-        Tasks take their estimates, nobody else arrives, nothing fails, random numbers are those of `seed`; the run
+        Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
         itself never notices.  A scheduler that is a field of the policy's own, and that the policy keeps informed, is
         copied with all that it knows; any other is told of the tasks that wait.  UsageError for language models and
         for schedulers that plan beforehand.
