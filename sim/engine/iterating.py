@@ -243,7 +243,9 @@ class Replica(Timer):
         return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context) / self.rate)
 
     def _end_at(self, time: float) -> None:
-        self.ends_at, self.last, self.worked, self.worked_until = time, False, 0.0, NAN
+        self.ends_at = time
+        if self.last:
+            self.last, self.worked, self.worked_until = False, 0.0, NAN
         self.clock.at(time, FINISH, self)
 
     def run_at(self, rate: float, power: float) -> None:
@@ -293,7 +295,9 @@ class Replica(Timer):
     def _settle(self) -> None:
         """The steps under way are over: count their tokens."""
         self.stepping = False
-        computed = self._powered(self.clock._now - self.began - self.lag, self.clock._now)
+        computed = self.clock._now - self.began - self.lag
+        if self.last or self.power != 1.0:  # most steps by far are nominal
+            computed = self._powered(computed, self.clock._now)
         part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
         if self.decodes:
             self.share += part
