@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from descent import needs_proc, workers_of
 
 import sim
 from sim import registry
@@ -677,25 +678,24 @@ def test_an_interrupt_ends_with_130(here: Path):
     assert (process.returncode, out, error) == (130, "", "interrupted\n")
 
 
-def workers_of(process: subprocess.Popen, wanted: int) -> list[int]:
+def so_many_workers(process: subprocess.Popen, wanted: int) -> list[int]:
     """Process numbers of its workers, once there are so many."""
-    psutil = pytest.importorskip("psutil")
     while process.poll() is None:
-        children = psutil.Process(process.pid).children()
-        found = [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
+        found = workers_of(process.pid)
         if len(found) >= wanted:
             return found
         time.sleep(0.05)
     raise AssertionError("it ended before it had workers")
 
 
+@needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_whoever_ends_it_ends_its_workers_too(here: Path, number: int, code: int):
     """They hold its pipes: `communicate` returns when the last of them is gone."""
     (here / "long.yaml").write_text(GOOD.replace("count: 30", "count: 50000"))
     process = start("run", "long.yaml", "--replications", "5000", "--workers", "3", start_new_session=True)
-    workers = workers_of(process, 2)
+    workers = so_many_workers(process, 2)
     process.send_signal(number)
     try:
         out, error = process.communicate(timeout=60)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from descent import needs_proc, workers_of
 
-PROC = Path("/proc/self/task")
 GPUS = "cluster.nodes.0.gpus.count"
 SCENARIO: dict[str, Any] = {
     "name": "killed",
@@ -58,11 +58,6 @@ def start(words: list[str], here: Path) -> subprocess.Popen:
     return subprocess.Popen(words, cwd=here, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
-def workers_of(process: subprocess.Popen) -> list[int]:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(one) for one in children.read_text().split()] if children.exists() else []
-
-
 def parent(process: subprocess.Popen, _: random.Random) -> None:
     process.kill()
 
@@ -76,8 +71,8 @@ def everything(process: subprocess.Popen, _: random.Random) -> None:
 
 
 def worker(process: subprocess.Popen, chance: random.Random) -> None:
-    """One of its children; it goes on by itself, for a while or to the end."""
-    for one in chance.sample(found := workers_of(process), min(1, len(found))):
+    """One of its workers; it goes on by itself, for a while or to the end."""
+    for one in chance.sample(found := workers_of(process.pid), min(1, len(found))):
         os.kill(one, signal.SIGKILL)
     try:
         process.wait(chance.uniform(0, 3))
@@ -89,7 +84,7 @@ WAYS: list[Callable[[subprocess.Popen, random.Random], None]] = [parent, worker,
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PROC.is_dir(), reason="finds the workers in /proc")
+@needs_proc
 @pytest.mark.parametrize(("verb", "moments"), [("sweep", 4), ("run", 2), ("size", 2)])
 def test_killed_at_random_moments_it_gives_the_same_bytes(tmp_path: Path, verb: str, moments: int):
     """Parent, worker, or both.  Six moments of each command, thirty in all, take two minutes of processor time."""

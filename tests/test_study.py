@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from descent import needs_proc, workers_of
 
 import sim
 from sim import registry
@@ -289,22 +290,16 @@ def test_what_is_sealed_comes_back(tmp_path: Path):
 # Workers that are killed ------------------------------------------------------------------------------------------
 
 
-def children() -> list[int]:
-    """Worker processes of this one."""
-    mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(one) for one in mine if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
-
-
 def kill_starting(times: int, over: threading.Event) -> None:
     while times and not over.wait(0.02):
-        for worker in children()[:1]:
+        for worker in workers_of(os.getpid())[:1]:
             os.kill(worker, signal.SIGKILL)
             times -= 1
             time.sleep(0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds its children in /proc")
+@needs_proc
 @pytest.mark.parametrize("times", [1, 100])
 def test_workers_killed_while_they_start(times: int):
     """Once: others are started.  Always: it ends, and blames no missing guard."""
