@@ -25,16 +25,18 @@ KEPT_GANGS = 256
 class ModeIndex:
     """Where one mode fits: `mask` is true for the log up to `seen`."""
 
-    __slots__ = ("mask", "seen", "kind", "simple", "bare")
+    __slots__ = ("mask", "seen", "kind", "counted", "simple", "bare")
 
-    def __init__(self, kind: int, simple: bool, bare: bool):
+    def __init__(self, kind: int, counted: bool, simple: bool, bare: bool):
         self.bare = bare
         """Nothing but one whole accelerator: `Fitting.with_open` knows."""
         self.mask = 0
         self.seen = -1
         self.kind = kind
+        self.counted = counted
+        """Whole GPUs without a claim on their memory: where it fits is told by counting open ones."""
         self.simple = simple
-        """Whole GPUs of one stream, without a claim on their memory: counting open ones is enough."""
+        """And of one stream: any open ones will do."""
 
 
 class Fitting:
@@ -73,10 +75,10 @@ class Fitting:
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
         if index is None:
-            plain = mode.type.streams == 1 and mode.type.sharing.kind != "mig"
-            simple = mode.gpus > 0 and mode.whole and not mode.gpu_memory and plain
+            counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            simple = counted and mode.type.streams == 1
             bare = simple and mode.bare
-            index = self.indexes[mode] = ModeIndex(self.types[mode.type], simple, bare)
+            index = self.indexes[mode] = ModeIndex(self.types[mode.type], counted, simple, bare)
             if not bare:
                 self.noting = True
         return index
@@ -121,7 +123,7 @@ class Fitting:
         if mode.nodes is not None:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]
-        if index.simple:
+        if index.counted:
             kind, gpus, cpus, memory = index.kind, mode.gpus, mode.millicores, mode.memory
             for number in changed:
                 node = nodes[number]
@@ -241,6 +243,17 @@ class Fitting:
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
         """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
         stay whole), the emptiest where whole launches overlap or share by time slices, else the first."""
+        index = self.indexes.get(mode)
+        if index is not None and index.counted and not index.simple:
+            best, most = None, 0
+            available = node.open[index.kind]
+            while available:
+                lowest = available & -available
+                available ^= lowest
+                gpu = node.gpus[lowest.bit_length() - 1]
+                if gpu.free > most:
+                    best, most = gpu, gpu.free
+            return best
         fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
         if not fitting:
             return None

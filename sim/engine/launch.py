@@ -115,6 +115,8 @@ class Part:
     ask = at = until = INF
     begun = False
     """Has a transfer without a private line had its turn?"""
+    settled = False
+    """Can what must be uploaded not change until its turn comes?"""
     moved = True
     """Was there anything to move when its turn came?"""
     legs: Sequence[Any] = ()
@@ -287,10 +289,10 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "fetching",
+        "sliced", "simple", "regular", "fetching",
     )  # fmt: skip
 
-    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool):
+    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool):
         self.flights: list[Launch] = []
         """Launches with a timetable, in start order."""
         self.uploads: list[Part] = []
@@ -306,5 +308,15 @@ class Lane:
         """Does it take turns, so that any number of launches may compute?"""
         self.simple = simple
         """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
+        self.regular = regular and (simple or group is not None)
+        """Or such as share it with others, and are on no other?"""
         self.fetching = 0
         """Prefetches under way."""
+
+    def idle(self, now: float) -> bool:
+        """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""
+        if self.flights or self.uploads or self.downloads:
+            return False
+        self.upload = self.compute = self.download = now
+        self.ready = 0.0
+        return True

@@ -34,7 +34,7 @@ from sim.engine.prefetch import Fetching
 from sim.engine.rates import Speeds
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
-from sim.engine.timetable import again, alone, append
+from sim.engine.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
 from sim.engine.transfers import Transfers, items_of, kept_there
 from sim.model.record import LAUNCH_COMPLETED
 from sim.model.tasks import Task, Tasks
@@ -67,14 +67,15 @@ class Launches:
         """Is told of launches that get a timetable in mid-flight."""
         self.slowed: Callable[[Launch], None] | None = None
         """Is told of launches that only computed so far and may end later than they were to."""
-        tied = {mode.type for shape in tasks.shapes for mode in shape.modes
-                if mode.gpus and (not mode.whole or (mode.gpus > 1 and mode.type.streams > 1))}  # fmt: skip
+        modes = [mode for shape in tasks.shapes for mode in shape.modes if mode.gpus]
+        tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
+        ganged = {mode.type for mode in modes if mode.gpus > 1}
         for state in capacity.of:
             if isinstance(state, GpuState):
                 kind = state.device.type
                 group = ShareGroup(self._group_due) if kind.sharing.kind in ("timeslice", "mps") else None
                 simple = group is None and kind not in tied
-                state.lane = Lane(group, kind.sharing.kind == "timeslice", simple)
+                state.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
 
     # Start --------------------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class Launches:
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
             state = of[devices[0].index]
-            if state.__class__ is GpuState and state.normal and not state.relaid and state.lane.simple:
+            if state.__class__ is GpuState and state.normal and not state.relaid and state.lane.regular:
                 tasks = launch._tasks
                 if not state.ready_at > now and (tasks is None or tasks[0]._history is None):
                     # Most launches by far: nothing that others did delays this one but the engines themselves.
@@ -133,7 +134,11 @@ class Launches:
 
     def _begin_simply(self, launch: Launch, table: Timetable, lane: Lane) -> None:
         table.lanes = (lane,)
-        table.rate, table.busy_rate, table.watts = self.speeds.nominal(launch)
+        if lane.group is None:
+            table.rate, table.busy_rate, table.watts = self.speeds.nominal(launch)
+        else:
+            table.group = lane.group
+            table.stepwise = True
         lane.flights.append(launch)
         self.transfers.both(launch, table, lane)
         for part in table.up:
@@ -144,7 +149,7 @@ class Launches:
             lane.downloads.append(part)
             if part.line is None:
                 table.stepwise = True
-        if not append(lane, table):
+        if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
             self.follow(launch)
         elif table.stepwise:
             self.arm(launch)
@@ -224,6 +229,8 @@ class Launches:
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
         """The same for all that is in flight on some accelerators."""
+        if len(lanes) == 1 and lanes[0].idle(self.clock._now):
+            return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
             if flight.table is not None and flight._tasks != ():
@@ -292,12 +299,21 @@ class Launches:
         launch: Launch = part.owner
         table = launch.table
         assert table is not None
-        if part in table.down and all(other.until <= self.clock._now for other in table.down):
-            table.end = self.clock._now
+        now = self.clock._now
+        if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
+            table.end = now
             self._complete(launch, table)
-            self.follow_lanes(table.lanes)
+            if len(table.lanes) == 1 and table.lanes[0].regular and not self.places.items:
+                for other in download_over(table.lanes[0], now):
+                    self.arm(other)
+            else:
+                self.follow_lanes(table.lanes)
             return
-        self.follow(launch)
+        lanes = table.lanes
+        if len(lanes) == 1 and not self.places.items and data_came(lanes[0], launch, table, now, self.speeds.plan):
+            self.arm(launch)
+        else:
+            self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
         """The ends of gangs that share accelerators have moved."""
@@ -325,7 +341,12 @@ class Launches:
                 for item in task.writes:
                     self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self._ask_for_download(launch, table)
-        self.follow(launch)
+        lanes = table.lanes
+        if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
+            table.end = now  # and nothing waited for it
+            self.arm(launch)
+        else:
+            self.follow(launch)
 
     # The end ------------------------------------------------------------------------------------------------
 
@@ -459,14 +480,24 @@ def _next(table: Timetable) -> tuple[float, int]:
     """The next boundary of a launch for which something must be done before its end."""
     if not table.prepared:
         return table.begin, READY
-    turn = min([part.at for part in table.up if part.open], default=INF)
+    turn = _turn(table.up) if table.up else INF
     if turn < INF:
         return turn, TURN
     if not table.computed:
-        shared = bool(table.lanes) and table.lanes[0].group is not None
+        lanes = table.lanes
+        shared = lanes and lanes[0].group is not None
         if shared and not table.joined:
             return table.compute_start, JOIN
         if table.items or shared:
             return table.compute_end, COMPUTED
-    turn = min([part.at for part in table.down if part.open], default=INF)
+    turn = _turn(table.down) if table.down else INF
     return (turn, TURN) if turn < INF else (table.end, END)
+
+
+def _turn(parts: Sequence[Part]) -> float:
+    """When the next of these transfers that need events of their own has its turn."""
+    first = INF
+    for part in parts:
+        if part.line is None and not part.begun and part.at < first:
+            first = part.at
+    return first

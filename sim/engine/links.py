@@ -42,7 +42,8 @@ class Flow(Timer):
     __slots__ = ("pipes", "left", "rate", "done", "owner", "group", "ended")
 
     def __init__(self, pipes: Sequence[Pipe], size: float, done: Callable[[Flow], None], owner: Any):
-        super().__init__()
+        self.entry = -1
+        self.then = None
         self.pipes = pipes
         self.left = size
         self.rate = 0.0
@@ -187,9 +188,12 @@ class Links:
         for pipe in flow.pipes:
             if pipe.group is not None and pipe.group not in groups:
                 groups.append(pipe.group)
-        group = groups[0] if groups else Group(self._complete, self.clock._now)
-        for other in groups:
-            self._settle(other)
+        if groups:
+            group = groups[0]
+            for other in groups:
+                self._settle(other)
+        else:
+            group = Group(self._complete, self.clock._now)
         for other in groups[1:]:
             self.clock.cancel(other)
             for moved in other.flows:
@@ -206,12 +210,19 @@ class Links:
 
     def _free(self, group: Group, gone: list[Flow]) -> None:
         """Take flows out of their group, and with them the pipes that nobody else in it uses."""
+        if len(group.flows) == len(gone):
+            group.flows = []
+            for flow in gone:
+                flow.group = None
+                for pipe in flow.pipes:
+                    pipe.group = None
+            return
         group.flows = [flow for flow in group.flows if flow not in gone]
-        used = {id(pipe) for flow in group.flows for pipe in flow.pipes}
+        used = {pipe for flow in group.flows for pipe in flow.pipes}
         for flow in gone:
             flow.group = None
             for pipe in flow.pipes:
-                if id(pipe) not in used:
+                if pipe not in used:
                     pipe.group = None
 
     def _complete_empty(self, flow: Flow) -> None:
@@ -234,9 +245,14 @@ class Links:
             self.clock.cancel(group)
             return
         if len(flows) == 1:
-            flows[0].rate = min(pipe.rate for pipe in flows[0].pipes)
-        else:
-            fair_rates(flows)
+            flow = flows[0]
+            pipes = flow.pipes
+            flow.rate = rate = pipes[0].rate if len(pipes) == 1 else min([pipe.rate for pipe in pipes])
+            group.next = [flow]
+            left = flow.left
+            self.clock.again(self.clock._now + (left if left > 0.0 else 0.0) / rate, FINISH, group)
+            return
+        fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
         soonest = min(remaining)
         limit = soonest * (1 + 1e-12)
@@ -262,20 +278,32 @@ def fair_rates(flows: Sequence[Flow]) -> None:
     """
     users: dict[Pipe, list[Flow]] = {}
     for flow in flows:
+        flow.rate = -1.0
         for pipe in flow.pipes:
-            users.setdefault(pipe, []).append(flow)
+            if pipe in users:
+                users[pipe].append(flow)
+            else:
+                users[pipe] = [flow]
+    if len(users) == 1:
+        ((pipe, _),) = users.items()
+        share = pipe.rate / len(flows)
+        for flow in flows:
+            flow.rate = share
+        return
     left = {pipe: pipe.rate for pipe in users}
-    open_flows = dict.fromkeys(flows)
-    while open_flows:
+    count = {pipe: len(on) for pipe, on in users.items()}
+    todo = len(flows)
+    while todo:
         tightest, share = None, math.inf
-        for pipe, pipe_flows in users.items():
-            count = sum(flow in open_flows for flow in pipe_flows)
-            if count and left[pipe] / count < share:
-                tightest, share = pipe, left[pipe] / count
+        for pipe, number in count.items():
+            if number and left[pipe] / number < share:
+                tightest, share = pipe, left[pipe] / number
         assert tightest is not None
         for flow in users[tightest]:
-            if flow in open_flows:
+            if flow.rate < 0:
                 flow.rate = share
-                del open_flows[flow]
+                todo -= 1
                 for pipe in flow.pipes:
-                    left[pipe] = max(0.0, left[pipe] - share)
+                    rest = left[pipe] - share
+                    left[pipe] = rest if rest > 0.0 else 0.0
+                    count[pipe] -= 1

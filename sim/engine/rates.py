@@ -14,7 +14,7 @@ from sim.engine.capacity import Capacity
 from sim.engine.clock import FINISH, Clock
 from sim.engine.holdings import GpuState
 from sim.engine.launch import INF, Lane, Launch, ShareGroup, Timetable
-from sim.model.cluster import WHOLE, Sharing
+from sim.model.cluster import WHOLE, Device, Sharing
 from sim.model.tasks import Mode
 
 Rates = tuple[float, float, float]
@@ -53,35 +53,43 @@ class Speeds:
 
     def _reckon(self, launch: Launch) -> Rates:
         placement = launch.placement
-        mode = placement.mode
-        rate, busy, watts = INF, 0.0, 0.0
-        for device in placement.devices:
-            state = self.capacity.of[device.index]
-            factor = state.frequency / state.slowdown
-            power = device.type.power.busy - device.type.power.idle
-            if mode.on_cpu:
-                part = mode.millicores / 1000
-            else:
-                part = mode.share / WHOLE
-                lane: Lane = state.lane
-                sharing = device.type.sharing
-                if sharing.kind == "timeslice" and len(lane.computing) > 1:
-                    portion = min(1.0, WHOLE / lane.share)
-                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
-                    factor *= measured or portion * (1.0 - sharing.switch_cost)
-                    part *= portion
-                elif sharing.kind == "mps":
+        devices = placement.devices
+        rate, busy, watts = self._on(launch, placement.mode, devices[0])
+        if len(devices) > 1:
+            for device in devices[1:]:
+                factor, part, power = self._on(launch, placement.mode, device)
+                busy += part
+                watts += power
+                rate = min(rate, factor)
+            rate *= placement.mode.span_rate(devices)
+        return rate, busy, watts
+
+    def _on(self, launch: Launch, mode: Mode, device: Device) -> Rates:
+        """What one of its devices makes of a launch."""
+        state = self.capacity.of[device.index]
+        kind = device.type
+        frequency = state.frequency
+        factor = frequency / state.slowdown
+        if mode.on_cpu:
+            part = mode.millicores / 1000
+        else:
+            part = mode.share / WHOLE
+            lane: Lane = state.lane
+            if lane.group is not None:
+                sharing = kind.sharing
+                if not lane.sliced:
                     measured = sharing.pairs and _measured(launch, lane.computing, sharing)
                     if measured:
                         factor *= measured
                     else:
                         factor /= 1.0 + sharing.interference * (lane.share - mode.share) / WHOLE
-            busy += part
-            watts += part * power * state.frequency**3
-            rate = min(rate, factor)
-        if len(placement.devices) > 1:
-            rate *= mode.span_rate(placement.devices)
-        return rate, busy, watts
+                elif len(lane.computing) > 1:
+                    portion = min(1.0, WHOLE / lane.share)
+                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
+                    factor *= measured or portion * (1.0 - sharing.switch_cost)
+                    part *= portion
+        power = kind.power
+        return factor, part, part * (power.busy - power.idle) * frequency**3
 
     # Changes --------------------------------------------------------------------------------------------------
 
@@ -95,11 +103,11 @@ class Speeds:
             table.energy += table.watts * elapsed
         table.updated = now
 
-    def rerate(self, launch: Launch) -> bool:
+    def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
         table = launch.table
         assert table is not None
-        rate, busy, watts = self.of(launch, table)
+        rate, busy, watts = rates or self.of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
         self.settle(table, self.clock._now)
@@ -125,7 +133,8 @@ class Speeds:
                 lane.group.members.append(launch)
                 groups.append(lane.group)
         table.rate = 0.0
-        self.rerate(launch)
+        if table.group is None:
+            self.rerate(launch)
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
@@ -147,14 +156,22 @@ class Speeds:
         moved = []
         for group in groups:
             soonest = INF
+            alike: dict[Mode, Rates] = {}
             for member in group.members:
                 table = member.table
                 assert table is not None
-                changed = self.rerate(member)
                 if table.group is not group:
-                    if changed:
+                    if self.rerate(member):
                         moved.append(member)
-                elif table.finish_at < soonest:
+                    continue
+                mode = member.placement.mode
+                rates = alike.get(mode)
+                if rates is None:
+                    rates = self._reckon(member)
+                    if not mode.type.sharing.pairs:
+                        alike[mode] = rates
+                self.rerate(member, rates)
+                if table.finish_at < soonest:
                     soonest = table.finish_at
             if soonest < INF:
                 self.clock.again(soonest, FINISH, group)

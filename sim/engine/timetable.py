@@ -49,6 +49,74 @@ def append(lane: Lane, table: Timetable) -> bool:
     return True
 
 
+def append_shared(lane: Lane, table: Timetable) -> bool:
+    """The same where launches compute side by side and slow each other, so that their ends are not known yet; False
+    if their shares do not all fit, or what others must still tell is missing: then `again`."""
+    if not all_compute(lane):
+        return False
+    at = table.begin
+    for part in table.up:
+        part.ask = at
+        if lane.upload > at:
+            at = lane.upload
+        part.at = at
+        part.until = lane.upload = at = part.over(at)
+    table.uploaded = table.ready = table.compute_start = table.updated = at
+    if at > lane.ready:
+        lane.ready = at
+    lane.download = INF if table.down else lane.download
+    return True
+
+
+def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
+    """Times of the launch that started last on its lane, whose upload ends now; False if they are not all that has
+    changed there: then `again`."""
+    flights = lane.flights
+    if not lane.simple or flights[-1] is not launch or len(table.up) != 1:
+        return False
+    free = now
+    for other in flights:
+        if other is launch:
+            break
+        before = other.table
+        if before.ready > now or before.compute_end == INF:  # type: ignore[union-attr]
+            return False
+        if before.compute_end > free:  # type: ignore[union-attr]
+            free = before.compute_end  # type: ignore[union-attr]
+    table.uploaded = ready = lane.upload = now
+    if table.restore:
+        ready += table.restore
+    table.ready = lane.ready = ready
+    _begin(launch, table, ready if ready > free else free, rate)
+    lane.compute = table.compute_end
+    for part in table.down:
+        part.ask = table.compute_end
+    lane.download = serve(lane.downloads, now)
+    table.end = table.down[0].until if table.down else table.compute_end
+    return True
+
+
+def download_over(lane: Lane, now: float) -> list[Launch]:
+    """The lane's download engine comes free now, and nothing else has changed there: who waited for it, with its
+    times."""
+    lane.download = serve(lane.downloads, now)
+    waited = []
+    for part in lane.downloads:
+        part.owner.table.end = part.until
+        waited.append(part.owner)
+    return waited
+
+
+def all_compute(lane: Lane) -> bool:
+    """May all that is in flight here compute side by side, so that nothing waits for the compute engine?"""
+    if lane.sliced:
+        return True
+    share = 0
+    for launch in lane.flights:
+        share += launch.placement.mode.share
+    return share <= WHOLE
+
+
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
     """Times of all that has not begun by now on these lanes, and on those that gangs tie to them; both of them."""
     lanes, flights = together(lanes)
@@ -63,9 +131,17 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
             part.ask = table.compute_end
     for lane in lanes:
         lane.download = serve(lane.downloads, now)
-        lane.ready = max([launch.table.ready for launch in lane.flights], default=0.0)  # type: ignore[union-attr]
+        ready = 0.0
+        for launch in lane.flights:
+            if launch.table.ready > ready:  # type: ignore[union-attr]
+                ready = launch.table.ready  # type: ignore[union-attr]
+        lane.ready = ready
     for _, table in tables:
-        table.end = max([part.until for part in table.down]) if table.down else table.compute_end
+        down = table.down
+        if not down:
+            table.end = table.compute_end
+        else:
+            table.end = down[0].until if len(down) == 1 else max([part.until for part in down])
         if table.items and not table.computed:
             table.end = INF  # what it downloads is known once it has computed
     return lanes, flights
@@ -85,7 +161,10 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     """The lanes that gangs in flight tie to some lanes, and all launches there by number."""
     if len(lanes) == 1:
         flights = lanes[0].flights
-        if all(len(launch.table.lanes) == 1 for launch in flights):  # type: ignore[union-attr]
+        for launch in flights:
+            if len(launch.table.lanes) != 1:  # type: ignore[union-attr]
+                break
+        else:
             return lanes, list(flights)
     found = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
@@ -108,8 +187,9 @@ def get_ready(table: Timetable, now: float) -> None:
     if not table.prepared:
         table.uploaded = table.ready = INF
         return
-    if table.up:
-        table.uploaded = max([part.until for part in table.up])
+    up = table.up
+    if up:
+        table.uploaded = up[0].until if len(up) == 1 else max([part.until for part in up])
     else:
         table.uploaded = table.begin
     table.ready = table.uploaded + table.restore if table.restore else table.uploaded
@@ -124,6 +204,11 @@ def serve(parts: Iterable[Part], now: float) -> float:
                 free = part.until
         else:
             todo.append(part)
+    if len(todo) == 1:
+        part = todo[0]
+        part.at = at = part.ask if part.ask > free else free
+        part.until = free = part.over(at) if at < INF else INF
+        return free
     while todo:
         best, first = None, INF
         for part in todo:
@@ -201,6 +286,14 @@ def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Ra
                 free = table.compute_end
         else:
             todo.append((launch, table))
+    if len(todo) == 1:
+        launch, table = todo[0]
+        at = table.ready if table.ready > free else free
+        if at == INF:
+            table.compute_start = table.compute_end = INF
+            return INF
+        _begin(launch, table, at, rate)
+        return table.compute_end
     while todo:
         best, first = None, INF
         for entry in todo:
@@ -220,7 +313,8 @@ def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Ra
 def _begin(launch: Launch, table: Timetable, time: float, rate: Rate) -> None:
     """The launch computes from `time` on."""
     table.compute_start = table.updated = time
+    if table.group is not None:  # its rate is set when it joins the others there
+        table.compute_end = table.finish_at = INF
+        return
     rate(launch)
     table.compute_end = table.finish_at = time + table.left / table.rate if table.rate > 0 else INF
-    if table.group is not None:
-        table.compute_end = INF

@@ -124,8 +124,11 @@ class Transfers:
         if up_bytes or up_seconds:
             part = Part(launch, lane, device)
             line = self.links.up_lines[device.index]
+            part.size, part.seconds = up_bytes, up_seconds
             if line.private:
-                part.size, part.seconds, part.line = up_bytes, up_seconds, line
+                part.line = line
+            else:
+                part.settled = True
             table.up = (part,)
         if down_bytes or down_seconds:
             part = Part(launch, lane, device)
@@ -255,6 +258,9 @@ class Transfers:
         """The upload engine is the part's.  What is missing is looked up now: it may have come meanwhile."""
         launch: Launch = part.owner
         part.begun = True
+        if part.settled:
+            part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self._brought, part)
+            return
         transfers = self.missing(launch.tasks, launch.placement.mode, part.device, launch.terms)
         part.moved = bool(transfers)
         part.legs = [
@@ -338,9 +344,9 @@ class Transfers:
     def bring_down(self, part: Part) -> None:
         """The download engine is the part's, whose way is shared."""
         part.begun = True
-        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought_down, part)
+        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought, part)
 
-    def _brought_down(self, flow: Any) -> None:
+    def _brought(self, flow: Any) -> None:
         part = flow.owner
         part.flow = None
         part.until = self.clock._now
