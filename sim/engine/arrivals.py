@@ -41,7 +41,7 @@ class Arrivals(State):
                 return
             else:
                 raise self.illegal(f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected")
-        if self.patience is not None and task.expires < math.inf:
+        if self.patience is not None:
             self.patience.watch(task)
         if self.devices.lost_items:
             lost = self.devices.lost_input(task)
@@ -112,7 +112,7 @@ class Arrivals(State):
         """A request is at the node that may serve it."""
         task.state = WAITING
         self.waiting[task.index] = task
-        if task.expires <= self.clock._now:
+        if self.patience is not None and task.expires <= self.clock._now:
             self.end_task(task, EXPIRED, "patience ended")
             return
         queue.push(task)

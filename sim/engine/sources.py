@@ -210,8 +210,12 @@ class Patience:
         self.heap: list[tuple[float, int]] = []
 
     def watch(self, task: Task) -> None:
-        heappush(self.heap, (task.expires, task.index))
-        if self.heap[0][1] == task.index:
+        expires = task.expires
+        if expires == math.inf:
+            return
+        row = task.index
+        heappush(self.heap, (expires, row))
+        if self.heap[0][1] == row:
             self._arm()
 
     def _arm(self) -> None:
