@@ -9,7 +9,6 @@ from __future__ import annotations
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, View
 
-
 YES = Accept()
 
 
