@@ -46,12 +46,12 @@ class Endings(State):
             self.limits.ended(launch)
         if terms is None:
             start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
-            for task in launch.tasks:
+            for member, task in enumerate(launch.tasks):
                 row = task.index
                 if self._starts[row] != self._starts[row]:
                     self._starts[row] = start
                 self._place[row] = place
-                self._modes[row] = launch.position
+                self._modes[row] = launch.position if launch.fusion is None else launch.position_of(member)
                 self._finishes[row] = now
                 self._status[row] = COMPLETED
                 self._completed(task)
@@ -155,6 +155,13 @@ class Endings(State):
         if self.limits is not None:
             self.limits.ended(launch)
         self._forget(launch)
+        if launch.fusion is not None:
+            self.wait_again(tasks)
+            for task in tasks:
+                if task.state != ENDED:  # with the one that it waited for
+                    self.end_task(task, FAILED, reason)
+            self.changed("release")
+            return
         for task in tasks:
             self._make_ready(task)
             self.end_task(task, FAILED, reason)

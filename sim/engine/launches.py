@@ -154,7 +154,7 @@ class Launches:
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
         """Pin the items of a launch and make room for them; what it must upload is looked up when that is done."""
-        table.items = items_of(launch.tasks)
+        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
         table.stepwise = True
         table.prepared = False
         for device in launch.placement.devices:
@@ -321,9 +321,8 @@ class Launches:
             self.moved(self.speeds.leave(launch))
         if table.items:
             lead = launch.placement.devices[0]
-            for task in launch.tasks:
-                for item in task.writes:
-                    self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
+            for item in _written(launch):
+                self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self._ask_for_download(launch, table)
         self.follow(launch)
 
@@ -337,10 +336,9 @@ class Launches:
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         if table.items:
-            for task in launch.tasks:
-                for item in task.writes:
-                    if self.places.final(item, launch.tasks):
-                        self.places.brought_home(item, host(launch.placement.devices[0].node))
+            for item in _written(launch):
+                if self.places.final(item, launch.tasks):
+                    self.places.brought_home(item, host(launch.placement.devices[0].node))
         self.release(launch, table)
         times = table.all_times()
         if launch.terms is not None:
@@ -444,6 +442,13 @@ class Launches:
         elif table.compute_end <= end and not table.computed:
             self.speeds.settle(table, table.compute_end)
         return table.times(end)
+
+
+def _written(launch: Launch) -> Iterable[int]:
+    """Items that a launch writes to memory."""
+    if launch.fusion is not None:
+        return launch.fusion.outputs
+    return [item for task in launch.tasks for item in task.writes]
 
 
 def _insert(parts: list[Part], part: Part) -> None:

@@ -6,7 +6,7 @@ one part into another are methods of one object because they are the hottest the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.backlog import Backlog
@@ -97,6 +97,8 @@ class State:
         def end_task(self, task: Task, status: int, reason: str) -> None: ...
 
         def _make_ready(self, task: Task) -> None: ...
+
+        def wait_again(self, tasks: Sequence[Task]) -> None: ...
 
         def _dequeue(self, queue: Any, task: Task) -> None: ...
 
