@@ -162,6 +162,7 @@ class Launches:
             if isinstance(gpu, GpuState):
                 self.places.pin(table.items, gpu)
                 table.blocked += self.transfers.make_room(gpu, launch)
+                gpu.note_memory(self.places.on(device).unpinned)
         if table.blocked:
             table.open_at, table.begin = table.begin, INF
 
@@ -360,12 +361,17 @@ class Launches:
             self.clock.cancel(launch)
         for lane in table.lanes:
             lane.flights.remove(launch)
+        now = self.clock._now
         for part in table.up:
             if part.lane is not None:
                 part.lane.uploads.remove(part)
+            if part.line is not None and part.at <= now:
+                self.links.moved += part.size
         for part in table.down:
             if part.lane is not None:
                 part.lane.downloads.remove(part)
+            if part.line is not None and part.at <= now:
+                self.links.moved += part.size
         placement = launch.placement
         if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
             self.capacity.quick_give(placement, launch.cores)

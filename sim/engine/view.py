@@ -22,7 +22,6 @@ from sim.engine.pool import PoolEnds
 from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
 from sim.engine.sketches import Tally, on_sketch, release, sketch_of
-from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Shape, Task

@@ -69,7 +69,8 @@ def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The data of a launch of several tasks; `saved` are bytes of memory traffic of each that fall away."""
+    """The data of a launch of several tasks; `saved` are bytes of memory traffic of each that fall away, at most all
+    that it has."""
 
     rows: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -110,11 +111,11 @@ def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers
         for item in written:
             own_writes[item] = own_writes.get(item, 0) + 1
             last_write[item] = number
-    outputs = [
-        item
-        for item, writer in last_write.items()
-        if readers[item] > own_reads.get(item, 0) or writers[item] > own_writes[item] or last_read.get(item, -1) <= writer
-    ]
+    outputs = []
+    for item, writer in last_write.items():
+        wanted = readers[item] > own_reads.get(item, 0) or writers[item] > own_writes[item]
+        if wanted or last_read.get(item, -1) <= writer:
+            outputs.append(item)
     kept = dict.fromkeys(outputs)
     inside = [item for item in last_write if item not in kept and item not in inputs]
     saved = []
@@ -122,8 +123,7 @@ def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers
     for number, (read, written) in enumerate(zip(reads, writes, strict=True)):
         away = sum(tasks.items[item].size for item in read if item in seen)
         away += sum(tasks.items[item].size for item in written if item not in kept or last_write[item] > number)
-        known = math.inf if tasks.work is None else float(tasks.work.bytes[rows[number]])
-        saved.append(float(min(away, known)) if known == known else 0.0)
+        saved.append(float(away))
         seen.update(dict.fromkeys((*read, *written)))
     return Fusion(rows, tuple(inputs), tuple(outputs), tuple(inside), tuple(saved))
 
@@ -147,8 +147,8 @@ def fused_seconds(
             continue
         assert work is not None
         scale = seconds / alone  # an estimate that is off, or a time that was measured
-        moved = float(work.bytes[row])
+        moved = float(work.bytes[row, position])
         overhead = max(overhead, float(work.overhead[row, position]) * scale)
         operations += float(work.operations[row, position]) * scale
-        traffic += float(work.traffic[row, position]) * scale * (1.0 - saved / moved if moved else 1.0)
+        traffic += float(work.traffic[row, position]) * scale * (max(0.0, 1.0 - saved / moved) if moved else 1.0)
     return fixed + overhead + max(operations, traffic)

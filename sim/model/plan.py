@@ -195,7 +195,8 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
             yield f"tasks {names} cannot be launched as one: {refusal}"
             continue
         if any(place[second] != place[first] + 1 for first, second in zip(numbers, numbers[1:], strict=False)):
-            yield f"tasks {names} are to be launched as one, but other steps stand between them on {steps[0].devices[0]}"
+            lane = steps[0].devices[0]
+            yield f"tasks {names} are to be launched as one, but other steps stand between them on {lane}"
         rows = [step.task for step in steps]
         for at, row in enumerate(rows):
             late = [p for p in (tasks.predecessors or {row: ()})[row] if p in rows[at + 1 :]]

@@ -241,10 +241,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Work:
-    """What kernels do, by row: for launches of several as one (`sim.model.fusion`).
+    """What kernels do, by row and mode: for launches of several as one (`sim.model.fusion`).
 
-    By row and mode, in seconds: launching (`overhead`), the operations alone and the memory traffic alone; a kernel
-    takes the overhead and the greater of the two.  `bytes`: that traffic.  NaN where the work is not known.
+    Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
+    overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
     """
 
     overhead: np.ndarray
@@ -258,9 +258,19 @@ class Work:
             max(self.operations[row, position], self.traffic[row, position])
         )
 
-    def take(self, rows: np.ndarray | Sequence[int]) -> Work:
+    @classmethod
+    def unknown(cls, count: int, modes: int) -> Work:
+        """Of so many rows and modes nothing is known; the columns can be written to."""
+        return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """In the order in which `Work` takes them."""
+        return self.overhead, self.operations, self.traffic, self.bytes
+
+    def take(self, rows: np.ndarray) -> Work:
         """The same of some rows."""
-        return Work(self.overhead[rows], self.operations[rows], self.traffic[rows], self.bytes[rows])
+        return Work(*(column[rows] for column in self.columns))
 
 
 @dataclass

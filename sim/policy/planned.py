@@ -11,8 +11,8 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster, Device
-from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.fusion import fused_mode
+from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.tasks import Mode, Task, Tasks
 from sim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
 
