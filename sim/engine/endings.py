@@ -54,7 +54,7 @@ class Endings(State):
                 self._modes[row] = launch.position if launch.fusion is None else launch.position_of(member)
                 self._finishes[row] = now
                 self._status[row] = COMPLETED
-                self._completed(task)
+                self._completed(task, member + 1 < len(launch.tasks))
             return
         requests = terms.requests
         queue = requests.queue
@@ -96,7 +96,8 @@ class Endings(State):
             self.requests_left -= 1
         self._completed(task)
 
-    def _completed(self, task: Task) -> None:
+    def _completed(self, task: Task, more: bool = False) -> None:
+        """A task is through; `more`: others of its launch end now, whose successors have not been set free yet."""
         task.state = ENDED
         task._launch = None
         self.ended += 1
@@ -109,7 +110,7 @@ class Endings(State):
             self._after(task)
         if self._wake_on != "ready":
             self.clock.round_due = True
-        if not self.running and not self.waiting:
+        if not self.running and not self.waiting and not more:
             self._look_whether_drained()
 
     def generated(self, task: Task) -> None:

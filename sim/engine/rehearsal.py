@@ -50,7 +50,10 @@ class Stage:
         plan = plan_of(watched.starts, record, watched.copies)
         stopped = record.preemptions is not None or record.migrations is not None
         again = stopped and not plan.problems(self.tasks, self.cluster)
-        return replace(plan, makespan=self.simulate(plan) if again else makespan_of(record, self.tasks))
+        rows = [step.task for step in plan.steps]
+        times = None if stopped else np.column_stack([record.start[rows], record.finish[rows]])
+        makespan = self.simulate(plan) if again else makespan_of(record, self.tasks)
+        return replace(plan, makespan=makespan, timetable=times)
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:

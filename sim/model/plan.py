@@ -152,17 +152,21 @@ class Plan:
         for copy in self.copies:
             found.extend(_copy_problems(copy, tasks, lanes, seen))
         missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
-        if not found:
-            found.extend(_fusion_problems(self, tasks))
         if missing:
             found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
-        cycle = None if found else self._cycle(tasks, seen)
+        return found or self.problems_of_order(tasks)
+
+    def problems_of_order(self, tasks: Tasks) -> list[str]:
+        """The same of a plan each of whose steps is possible by itself: of launches of several tasks, and cycles."""
+        found = list(_fusion_problems(self, tasks))
+        cycle = None if found else self._cycle(tasks)
         if cycle:
             found.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
         return found
 
-    def _cycle(self, tasks: Tasks, number_of: dict[int, int]) -> list[Any] | None:
+    def _cycle(self, tasks: Tasks) -> list[Any] | None:
         """Names along one cycle of device orders and precedence, or None; what is launched as one is one."""
+        number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}
         after: list[list[int]] = [[] for _ in launches]
