@@ -126,7 +126,7 @@ class Decisions(State):
             raise self.illegal(f"started {names} in mode {mode}, which is not that of a launch of these as one")
         if self.together([task.index for task in batch]) != batch:
             waits = next((task for task in batch if task.state not in (WAITING, BLOCKED)), None)
-            why = "they wait for others" if waits is None else f"{waits} {state_of(waits)}"
+            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {state_of(waits)}"
             raise self.illegal(f"started {names} as one on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
             position = task.shape.position.get(own)
@@ -159,6 +159,8 @@ class Decisions(State):
         before: dict[int, None] = {}
         for row in rows:
             task = self.waiting.get(row)
+            if row in before:
+                return None
             if task is None:
                 task = None if self.graph is None else self.graph.blocked.get(row)
                 if task is None or self.tasks.predecessors is None or self.graph is None:
