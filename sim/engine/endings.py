@@ -51,7 +51,7 @@ class Endings(State):
                 if self._starts[row] != self._starts[row]:
                     self._starts[row] = start
                 self._place[row] = place
-                self._modes[row] = launch.position if launch.fusion is None else launch.position_of(member)
+                self._modes[row] = launch.position_of(member)
                 self._finishes[row] = now
                 self._status[row] = COMPLETED
                 self._completed(task, member + 1 < len(launch.tasks))

@@ -43,6 +43,10 @@ class Launch(Timer):
     fusion: Fusion | None = None
     """Of several tasks launched as one kernel (`FusedLaunch`)."""
 
+    def position_of(self, member: int) -> int:
+        """The mode of one of its tasks, in its shape."""
+        return self.position
+
     def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
         self.entry = -1
@@ -96,7 +100,7 @@ class FusedLaunch(Launch):
         self.position = self.position_of(0)
 
     def position_of(self, member: int) -> int:
-        """Of a task's own mode in its shape."""
+        """See `Launch.position_of`."""
         assert self._tasks is not None
         return self._tasks[member].shape.position[self.placement.mode.parts[member]]
 

@@ -43,9 +43,9 @@ def memory_traffic(run: Measured) -> float:
     if record.launches is not None:
         ended = np.asarray(record.launches["outcome"]) == LAUNCH_COMPLETED
         mode, number = np.asarray(record.launches["mode"]), launch_numbers(record.launches)
-        if any(members > 1 and one not in record.fused for one, members in zip(number, found.members, strict=True)):
-            return math.nan  # a batch has no work of its own
     single = ended & ~np.isin(number, list(record.fused))
+    if found.members is not None and (found.members[single] > 1).any():
+        return math.nan  # a batch has no work of its own
     total = float(work.bytes[rows[single], mode[single]].sum())
     return total + sum(_traffic_of(record, one) for one in number[ended & ~single].tolist())
 

@@ -380,9 +380,9 @@ class _Reader:
             nowhere &= np.isnan(flops)
             for name in ("bytes", "efficiency"):
                 given = table.numbers.get(name)
-                lost = np.flatnonzero(~np.isnan(given) & np.isnan(flops)) if given is not None else ()
+                lost = [] if given is None else np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist()
                 for row in lost:
-                    self._row_problem(int(row), name, f"{name} of a task without flops")
+                    self._row_problem(row, name, f"{name} of a task without flops")
         else:
             for name in ("bytes", "efficiency"):
                 if name in table.numbers:
