@@ -424,7 +424,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan",
+        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan", "launches",
         "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip
