@@ -385,6 +385,59 @@ def test_constraint_injection_launches_chains_as_one_where_that_is_faster(tmp_pa
     assert sim.run(given | {"policy": only}).launches["fused"].tolist() == ["", "norm+act"]
 
 
+def test_equal_kernels_with_inputs_in_common_are_launched_as_one():
+    """Six times two launch lines: what they read in common is read once a launch."""
+    given = {
+        "name": "equal",
+        "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100"}, "pcie": {"upload": "12 GB/s"}}]},
+        "data": [{"name": "x", "size": "20 MB"}],
+        "workload": [{"name": "a", "arrivals": {"process": "all_at_once", "count": 6},
+                      "work": {"flops": "1 MFLOP", "bytes": "21 MB"}, "reads": ["x"]}],
+    }  # fmt: skip
+    upload, launch, whole, rest = 20e6 / 12e9, 5e-6, 21e6 / 900e9, 1e6 / 900e9
+    for most, launches in ((1, 6), (3, 2), (6, 1)):
+        policy = {"name": "constraint_injection", "max_fused": most}
+        result = sim.run(given, policy=policy, check=True)
+        assert result.metric("launches") == launches
+        assert result.metric("makespan") == pytest.approx(upload + launches * (launch + whole) + (6 - launches) * rest)
+
+
+def test_patterns_of_unknown_classes_are_refused(tmp_path):
+    policy = {"name": "constraint_injection", "patterns": [["conv", "nrom"]]}
+    with pytest.raises(ScenarioError, match='no class "nrom"; did you mean "norm"'):
+        sim.run(net(tmp_path), policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("id,flops,bytes\na,-1,5\n", 'column flops: "-1" is negative'),
+        ("id,bytes\na,5\n", "or flops"),
+        ("id,gpu_time,bytes\na,5,5\n", 'column "bytes" has no column "flops" beside it'),
+        ("id,flops,efficiency\na,5,1.5\n", "1.5: a share is above 0 and at most 1"),
+        ("id,gpu_time,flops,bytes\na,5,,5\n", "bytes of a task without flops"),
+    ],
+)
+def test_bad_work_is_refused_with_its_place(table, said, tmp_path):
+    with pytest.raises(ScenarioError, match=said):
+        sim.run(net(tmp_path, table=table))
+
+
+def test_work_on_devices_of_which_nothing_is_known_is_refused(tmp_path):
+    given = net(tmp_path)
+    del given["cluster"]["nodes"][0]["gpus"]["peak"]
+    with pytest.raises(ScenarioError, match="of how fast cpu, acc are nothing is known; give them a peak"):
+        sim.run(given)
+
+
+def test_a_stated_peak_is_saved_with_a_run(tmp_path):
+    result = sim.run(net(tmp_path))
+    result.save(tmp_path / "out")
+    peaks = [[one.peak for one in run.record.input.cluster.types.values()] for run in
+             (result, sim.Result.load(tmp_path / "out"))]  # fmt: skip
+    assert peaks[0] == peaks[1] and any(peaks[0])
+
+
 def test_the_timetable_of_a_plan_with_launches_as_one_is_that_of_the_run():
     rng = np.random.default_rng(2)
     joined = 0

@@ -68,6 +68,7 @@ from policies.static.parts import Groups, dealt, in_blocks
 from policies.static.schedule import graph_of, topological
 from policies.static.search import simulated
 from policies.static.traffic import Traffic, traffic_of
+from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle
 from sim.model.tasks import Tasks
@@ -111,6 +112,15 @@ class ConstraintInjection(PlannedScheduler):
         self.patterns = patterns
         self.node_limit = node_limit
         self.most_variables = most_variables
+
+    def check(self, problem: PlanProblem) -> None:
+        classes = [name for name in problem.tasks.classes if name]
+        for number, pattern in enumerate(self.patterns or ()):
+            for name in pattern:
+                if name not in classes:
+                    near = suggestion(name, classes)
+                    text = f'no class "{name}"{near}; the classes here are {", ".join(classes) or "none"}'
+                    raise ScenarioError(Problem(text, key=f"policy.scheduler.patterns.{number}"))
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "constraint_injection")

@@ -167,6 +167,8 @@ class Decisions(State):
                     return None
                 if self.graph.missing[row] != sum(p in before for p in self.tasks.predecessors[row]):
                     return None
+            if task.shape in self._queue_of:
+                return None  # requests are launched in batches
             found.append(task)
             before[row] = None
         return tuple(found)

@@ -225,7 +225,7 @@ class _Reader:
             else:
                 way = f"hetsim trace map {self.path} proposes how to read a log with columns of its own"
                 hint = f"; it has {has}. {way}"
-            self._column_problem("missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE" + hint)
+            self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
                 self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
