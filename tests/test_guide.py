@@ -132,12 +132,12 @@ def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_cost
 
 
 def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
-    """Of a run with prices and one with a language model, which have columns of their own."""
+    """Of runs with prices, a language model and kernels launched as one, which have columns of their own."""
     reference = made()
     assert all(reference.unit(name) for name in metrics())
     seen = {name: set() for name in reference.TABLES}
     priced = {**pages.WHOLE, "cluster": {"nodes": {"gpus": {"type": "g", "price": "1/h"}}}}
-    for scenario in (priced, LANGUAGE, "first-steps"):
+    for scenario in (priced, LANGUAGE, "first-steps", "fused-network"):
         result = sim.run(scenario)
         for name, columns in reference.TABLES.items():
             found = set(getattr(result, name).columns)

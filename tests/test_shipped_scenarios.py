@@ -3,6 +3,7 @@
 The table in scenarios/README.md is made from the files: `python tests/test_shipped_scenarios.py` writes it.
 """
 
+import csv
 import json
 import math
 import re
@@ -714,6 +715,28 @@ def test_the_script_beside_the_graph_writes_the_shipped_files(tmp_path):
         assert path.read_bytes() == (FOLDER / "graphs" / path.name).read_bytes()
     speedups = [script["core_time"](task) / script["gpu_time"](task) for task in script["graph"]()]
     assert (min(speedups), max(speedups)) == (pytest.approx(2.5), pytest.approx(25))
+
+
+def test_a_network_with_its_kernels_fused():
+    name, apart = "fused-network", {"name": "constraint_injection", "candidates": 2, "max_fused": 1}
+    plain, fused = runs(name, apart), runs(name)
+    states(name, "4.34 ms", 1e3 * plain.metric("makespan"))
+    states(name, "608 MB", 1e-6 * plain.metric("memory_traffic"))
+    states(name, "51.4 MB", 1e-6 * plain.metric("peak_memory"))
+    states(name, "3.65 ms in 23", 1e3 * fused.metric("makespan"), fused.metric("launches"))
+    states(name, "253 MB", 1e-6 * fused.metric("memory_traffic"))
+    states(name, "32.1 MB", 1e-6 * fused.metric("peak_memory"))
+    assert plain.metric("launches") == len(plain.tasks) == 68
+    assert plain.metric("bytes_moved") == fused.metric("bytes_moved")
+    states(name, "4.8 MB", 1e-6 * fused.metric("bytes_moved"))
+
+
+def test_the_script_beside_the_network_writes_the_shipped_file():
+    script = runpy.run_path(str(FOLDER / "graphs" / "make_network.py"))
+    with (FOLDER / "graphs" / "network.csv").open(encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert tuple(header) == script["COLUMNS"]
+    assert rows == [[str(cell) for cell in row] for row in script["network"]()]
 
 
 # Serving --------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_bad_cells_are_named_by_line_row_and_column(complaints):
     ("text", "problem"),
     [
         ("id,cpu_tme\n1,2\n",
-         't.csv:1: missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE '
+         't.csv:1: missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops '
          '("cpu_tme"; did you mean "cpu_time"?)'),
         ("cpu_time,gpu_time_estimate\n1,2\n", 't.csv:1: column "gpu_time_estimate" has no column "gpu_time" beside it'),
         ("cpu_time,cpu_time\n1,2\n", 't.csv:1: the column "cpu_time" stands there twice'),
@@ -182,7 +182,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 
 def test_tables_that_are_no_csv_are_described(complaints, tmp_path):
     assert complaints("id;cpu_time\n1;1\n") == [
-        "t.csv:1: missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE; "
+        "t.csv:1: missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops; "
         "its columns are separated by semicolons, use commas"
     ]
     assert complaints("cpu_time,class\n1," + "a" * 3_000_000) == [

@@ -111,7 +111,7 @@ MISSING = {
     "requests": ("arrival", "", ':1: no column "arrival"'),
     "slurm": ("Submit", "", ':1: no column "Submit"'),
     "swf": ("  1   0   5", "  1   0", ":4: the line has 17 fields, expected are 18"),
-    "tasks": ("cpu_time,gpu_time", "x_1,x_2", "a task table needs cpu_time, gpu_time or gpu_time.TYPE"),
+    "tasks": ("cpu_time,gpu_time", "x_1,x_2", "a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops"),
     "wfformat": ('"runtimeInSeconds"', "", "runtimeInSeconds"),
 }
 """The name that is written otherwise (with x in front), or what is replaced by what; and the complaint."""

@@ -14,7 +14,8 @@ UNITS: list[tuple[str, str]] = [
     (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
     (r"throughput|goodput|output_rate", "1/s"),
     (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|unfinished|deadline_after_end)$", "tasks"),
-    (r"preemptions|migrations", "count"),
+    (r"preemptions|migrations|^launches$", "count"),
+    (r"^(bytes_moved|memory_traffic|peak_memory)$", "B"),
     (r"response|wait|makespan|ttft|tpot", "s"),
 ]  # fmt: skip
 """Unit by the name of a metric; the first pattern that is found counts."""
@@ -52,6 +53,7 @@ LAUNCHES = {
     "outcome": "completed, stopped, lost, failed or running", "busy": "device-seconds computed",
     "lost": "the part of them that did not count", "energy_j": "joules above idle",
     "fill": "tasks in it / most tasks that a launch of this mode may have",
+    "fused": "names of tasks launched as one kernel, joined by +; only of runs that have any",
 }  # fmt: skip
 DEVICES = {
     "device": "name of the device; the cores of a node are one", "type": "its type", "kind": "cpu, gpu or another",

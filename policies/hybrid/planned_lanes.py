@@ -12,10 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from sim.model.cluster import MILLI, Device, Node
+from sim.model.cluster import MILLI, Device, DeviceType, Node
 from sim.model.plan import Placement, can_host, lane_names
 from sim.model.tasks import Mode, Task
 from sim.policy import PlanProblem, Start, View
+
+
+def computing(task: Task, mode: Mode) -> float:
+    """Estimated seconds to compute what a task has left, in a mode, on idle devices of nominal rate."""
+    return (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+
 
 ENOUGH = 3
 """Tasks that were as late, for their mean to say something."""
@@ -60,7 +66,7 @@ class Job:
     `task` is None until it waits.
     """
 
-    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched")
+    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end")
 
     def __init__(
         self, row: int, placement: Placement, lanes: tuple[Lane, ...], seconds: float, task: Task | None = None
@@ -71,6 +77,8 @@ class Job:
         self.seconds = seconds
         self.task = task
         self.fetched = False
+        self.end: float | None = None
+        """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
 
     @property
     def alone(self) -> bool:
@@ -142,6 +150,10 @@ class Board:
         """With their starts."""
         self.due: dict[int, Lane] = {}
         """Lanes on which something may be able to start."""
+        self.loaded: dict[int, Lane] = {}
+        """Lanes with steps whose tasks wait, by number."""
+        self.faster: dict[DeviceType, dict[int, None]] = {}
+        """Of what runs, by type: what would compute there from the start in less time than it takes where it is."""
         self.changes = 0
         """Since the last forecast."""
         self._tasks = problem.tasks
@@ -165,8 +177,17 @@ class Board:
         self.pending[job.row] = job
         for lane in job.lanes:
             lane.queue[job.row] = job
-            lane.arrived += job.task is not None
+            if job.task is not None:
+                self._load(lane, 1)
             self.due[lane.number] = lane
+
+    def _load(self, lane: Lane, more: int) -> None:
+        """So many tasks more (or less) wait there."""
+        lane.arrived += more
+        if lane.arrived:
+            self.loaded[lane.number] = lane
+        else:
+            self.loaded.pop(lane.number, None)
 
     def put_first(self, job: Job) -> None:
         """Before everything else."""
@@ -178,7 +199,8 @@ class Board:
     def arrived(self, job: Job, task: Task) -> None:
         """The task of a step begins to wait."""
         for lane in job.lanes:
-            lane.arrived += job.task is None
+            if job.task is None:
+                self._load(lane, 1)
             self.due[lane.number] = lane
         job.task = task
 
@@ -187,13 +209,15 @@ class Board:
         del self.pending[job.row]
         for lane in job.lanes:
             del lane.queue[job.row]
-            lane.arrived -= job.task is not None
+            if job.task is not None:
+                self._load(lane, -1)
             self.due[lane.number] = lane
 
     def clear(self) -> None:
         """No steps are to start any more; those that run stay."""
         self.changes += 1
         self.pending = {}
+        self.loaded = {}
         for lane in self.lanes.values():
             lane.queue = {}
             lane.arrived = 0
@@ -203,7 +227,11 @@ class Board:
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
+        job.end = None
         self.running[job.row] = job, view.now
+        for mode in job.task.modes:
+            if computing(job.task, mode) * (1 - LATE) < job.seconds:
+                self.faster.setdefault(mode.type, {})[job.row] = None
         for lane in job.lanes:
             lane.running[job.row] = job
         return Start(job.task, job.placement)
@@ -214,6 +242,8 @@ class Board:
         job, since = self.running.pop(row, (None, 0.0))
         if job is None:
             return None
+        for rows in self.faster.values():
+            rows.pop(row, None)
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
         if completed:
             self._experience.add(job.seconds, now - since)
@@ -251,10 +281,14 @@ class Board:
 
     def finish(self, task: Task, view: View) -> float:
         """When a running task will end; of one that is late, or was before it was started over, by experience."""
-        end = view.launch_of(task).finish
-        if task.index not in self.running or (end > view.now and task.index not in self._late):
+        job, since = self.running.get(task.index, (None, 0.0))
+        end = None if job is None else job.end
+        if end is None or end <= view.now or not view.changes.steady:
+            end = view.launch_of(task).finish
+            if job is not None and end > view.now:
+                job.end = end  # of use as long as the run is steady
+        if job is None or (end > view.now and task.index not in self._late):
             return end
-        job, since = self.running[task.index]
         return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
 
     def forecast(self, view: View) -> Forecast:

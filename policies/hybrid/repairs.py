@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
+from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane, computing
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 from sim.policy import View
@@ -38,13 +38,16 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
 
     It must end sooner here than there.  Where that lane has none, the next is looked at.
     """
-    last_first = sorted(board.lanes.values(), key=lambda other: -seen.lane.get(other.number, 0.0))
+    steady, now = view.changes.steady, view.now
+    last_first = sorted(board.loaded.values(), key=lambda other: (-seen.lane.get(other.number, 0.0), other.number))
     for victim in last_first:
         end = seen.lane.get(victim.number, 0.0)
         best: tuple[float, Job, Job] | None = None
-        for job in victim.queue.values() if victim is not lane and victim.arrived else ():
+        for job in victim.queue.values() if victim is not lane else ():
             if job.task is None or not job.alone:
                 continue
+            if steady and now + least(job.task, lane) >= seen.finish.get(job.row, end):
+                continue  # it cannot end sooner here, whatever else there is
             here = board.at(job.task, lane, view, _whole)
             if here is None:
                 continue
@@ -64,16 +67,25 @@ def restartable(board: Board, lane: Lane, view: View) -> Job | None:
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
     now: a forecast may be older than the last restart, and would have the same task started over and over.
     """
-    ends = {row: board.finish(job.task, view) for row, (job, _) in board.running.items() if job.task is not None}
+    steady = view.changes.steady
+    # What ends when it was to end has less left than it takes in all, so nothing else can end sooner here.
+    rows = board.faster.get(lane.device.type, {}) if steady else board.running
+    ends: dict[int, float] = {}
+    for row in rows:
+        job = board.running[row][0]
+        if job.task is not None:
+            ends[row] = board.finish(job.task, view)
     for row in sorted(ends, key=lambda row: -ends[row]):
         job = board.running[row][0]
         task = job.task
         if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
             continue
+        left = ends[row] - view.now
+        if steady and least(task, lane) * board.lateness(row, view.now) >= left:
+            continue
         here = board.at(task, lane, view, anew)
         if here is None:
             continue
-        left = ends[row] - view.now
         if here.seconds * board.lateness(job.row, view.now) < left * (1 - ROUNDING):
             return here
     return None
@@ -81,10 +93,16 @@ def restartable(board: Board, lane: Lane, view: View) -> Job | None:
 
 def anew(task: Task, placement: Placement, view: View) -> float:
     """Seconds from a start there now to the end, without what it has done since it started."""
-    mode = placement.mode
     stages = view.stages((task,), placement)
-    compute = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+    compute = computing(task, placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+
+def least(task: Task, lane: Lane) -> float:
+    """Seconds that a task computes at least on a lane of nominal rate, in any mode; inf where it has none there."""
+    kind = lane.device.type
+    times = [computing(task, mode) for mode in task.modes if mode.type is kind]
+    return min(times, default=math.inf) * (1 - ROUNDING)
 
 
 def _whole(task: Task, placement: Placement, view: View) -> float:

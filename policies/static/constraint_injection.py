@@ -19,8 +19,9 @@ what a vector unit or a memory line takes together (there load/store vectorisati
 dimension, and legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector
 loads there are inputs that are uploaded once here.  There the first feasible branch is the answer; here the walk goes
 on to further branches while the budget lasts, and the simulation judges.
-*Not there*: a plan starts task by task, so `Fuse` launches no batch: equal kernels go to one device one after the
-other and find their shared inputs loaded, but each pays its own launch.
+`Fuse` puts equal kernels on one device, one after the other; where their work is known they are launched as one (at
+most `max_fused`), so that one launch is paid and inputs in common are read once.  The best plan is tried once more with
+each kernel launched together with the only one that uses its result, which then stays inside (`fused`).
 What is called non-linear could be made linear with a binary variable for every item and device; the program would grow
 by that and still not see queues on links.
 
@@ -58,6 +59,7 @@ from policies.static.assignment import (
     violated,
     with_order,
 )
+from policies.static.fused import Patterns, apart, as_one, chains
 from policies.static.instance import Instance, runnable
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
@@ -66,10 +68,12 @@ from policies.static.parts import Groups, dealt, in_blocks
 from policies.static.schedule import graph_of, topological
 from policies.static.search import simulated
 from policies.static.traffic import Traffic, traffic_of
+from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle
 from sim.model.tasks import Tasks
 from sim.policy import PlannedScheduler, PlanProblem
+from sim.policy.planned import Following
 
 NODES = 50
 GAP = 0.01
@@ -86,21 +90,37 @@ View = Literal["all", "flow", "inputs"]
 class ConstraintInjection(PlannedScheduler):
     """Assignment by a linear program with injected constraints, judged by simulation.
 
-    candidates: plans that are simulated at most, the two without constraints included; the best is tried once more,
-        with prefetches.
+    candidates: plans that are simulated at most, the two without constraints included; the best is tried again with
+        chains of kernels launched as one, and with prefetches.
+    max_fused: kernels of known work that are launched as one at most; 1: none are.
+    patterns: classes of tasks in their order for which there is a kernel that does them all, such as
+        [[conv, norm, act]]: no others are launched as one; none given: any.
     node_limit, most_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
     """
 
     def __init__(
         self,
         candidates: Annotated[int, Field(ge=2, strict=True)] = 24,
+        max_fused: Annotated[int, Field(ge=1, strict=True)] = 3,
+        patterns: list[Annotated[list[str], Field(min_length=2)]] | None = None,
         node_limit: Whole = NODES,
         most_variables: Whole = MOST_VARIABLES,
     ):
         super().__init__()
         self.candidates = candidates
+        self.max_fused = max_fused
+        self.patterns = patterns
         self.node_limit = node_limit
         self.most_variables = most_variables
+
+    def check(self, problem: PlanProblem) -> None:
+        classes = [name for name in problem.tasks.classes if name]
+        for number, pattern in enumerate(self.patterns or ()):
+            for name in pattern:
+                if name not in classes:
+                    near = suggestion(name, classes)
+                    text = f'no class "{name}"{near}; the classes here are {", ".join(classes) or "none"}'
+                    raise ScenarioError(Problem(text, key=f"policy.scheduler.patterns.{number}"))
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "constraint_injection")
@@ -115,17 +135,26 @@ class ConstraintInjection(PlannedScheduler):
         if traffic is not None:
             sites = by_place(instance)
             near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
-            solver = Solver(instance, sites, traffic, near, self.node_limit, self.most_variables)
-            for names, plan in walk(Sharing(instance, sites, traffic, near).tree(), solver.plan):
-                if plan.steps in seen:
-                    continue
+            at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
+            solver = Solver(instance, sites, traffic, near, self.node_limit, self.most_variables, at_once)
+            for names, made in walk(Sharing(instance, sites, traffic, near).tree(), solver.plan):
+                for plan in (made, apart(made)) if made.fused else (made,):
+                    if plan.steps in seen or tried == self.candidates:
+                        continue
+                    seen.append(plan.steps)
+                    tried += 1
+                    makespan = simulated(problem, plan)
+                    if makespan < least:
+                        best, won, least = plan, " > ".join(names), makespan
                 if tried == self.candidates:
                     break
-                seen.append(plan.steps)
+        if not problem.in_mid_run:
+            joined = launched_together(best, problem.tasks, self.max_fused, self.patterns)
+            if joined.fused != best.fused:
                 tried += 1
-                makespan = simulated(problem, plan)
+                makespan = simulated(problem, joined)
                 if makespan < least:
-                    best, won, least = plan, " > ".join(names), makespan
+                    best, least = joined, makespan
         ahead = brought_ahead(instance, best)
         if ahead.copies:
             tried += 1
@@ -133,10 +162,31 @@ class ConstraintInjection(PlannedScheduler):
             if makespan < least:
                 best, least = ahead, makespan
         notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
+        if best.fused:
+            return _with_launches(problem, replace(best, makespan=least, notes=best.notes | notes))
         known = free[0].bound
         return replace(
             best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
         )
+
+
+def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:
+    """The plan with chains of kernels launched as one, as far as they stand on one device."""
+    if most < 2 or tasks.work is None:
+        return plan
+    return as_one(plan, tasks, chains(tasks, most, patterns))
+
+
+def _with_launches(problem: PlanProblem, plan: Plan) -> Plan:
+    """A plan with launches of several kernels: its timetable is the simulated one, and bounds do not hold for it."""
+    bounded = ("covers", "ratio_certified", "ratio_guaranteed")  # what they tell is of bounds
+    notes = {name: value for name, value in plan.notes.items() if name not in bounded}
+    notes |= {"launches": len(plan.launches()), "timetable": "simulated"}
+    rehearsed = problem.rehearse(Following(plan))
+    assert rehearsed.timetable is not None
+    row_of = {step.task: number for number, step in enumerate(rehearsed.steps)}
+    times = rehearsed.timetable[[row_of[step.task] for step in plan.steps]]
+    return replace(plan, bound=None, notes=notes, timetable=times)
 
 
 # The tree -----------------------------------------------------------------------------------------------------
@@ -178,6 +228,8 @@ class Solver:
     unit: float
     node_limit: int
     most_variables: int
+    as_one: int = 1
+    """Kernels that `Fuse` launches as one at most."""
 
     def plan(self, constraints: tuple[Constraint, ...]) -> Plan | None:
         instance, tasks = self.instance, self.instance.problem.tasks
@@ -186,7 +238,9 @@ class Solver:
         site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.most_variables)
         if site_of is None:
             return None
-        return plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic))
+        plan = plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic))
+        rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
+        return as_one(plan, tasks, rows, self.as_one) if rows and self.as_one > 1 else plan
 
 
 def assigned(

@@ -21,7 +21,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
 from sim.model.paths import ExistingFile
 from sim.model.plan import Copy, Moment, Plan, Step, lane_names
-from sim.model.plan_table import COLUMNS, COPY_COLUMNS
+from sim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
 from sim.model.tasks import Shape, Tasks
 from sim.model.units import shown
 from sim.policy import PlannedScheduler, PlanProblem
@@ -36,6 +36,7 @@ class Replay(PlannedScheduler):
 
     plan: CSV or Parquet with one row a task and the columns task (its id), mode (name, or position counted from
     0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
+        Rows with the same text in the column launch are launched as one kernel; blank: by itself.
         A row with something in the column item is a copy: mode is fetch or drop, task the one that it waits for
         (blank: none), and the column after says for what of it: ready, start or finish.
     """
@@ -66,6 +67,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
     item_of = {item.name: number for number, item in enumerate(tasks.items)}
     steps: list[tuple[float, Step]] = []
     copies: list[tuple[float, Copy]] = []
+    launches: dict[str, int] = {}
     planned: dict[int, int | None] = {}
     for line, row in _rows(Path(path)):
         order = _number(row["order"])
@@ -94,7 +96,9 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             names = ", ".join(m.name for m in shape.modes)
             complain(f"task {row['task']} has no mode {shown(row['mode'])}; its modes are {names}", line)
             continue
-        steps.append((order, Step(index, mode, tuple(name.strip() for name in row["device"].split("+")))))
+        text = row.get(LAUNCH_COLUMN)
+        launch = launches.setdefault(text, len(launches)) if text else None
+        steps.append((order, Step(index, mode, tuple(name.strip() for name in row["device"].split("+")), launch)))
     plan = Plan(
         [step for _, step in sorted(steps, key=lambda entry: entry[0])],
         copies=[copy for _, copy in sorted(copies, key=lambda entry: entry[0])],
@@ -143,7 +147,7 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
             message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
             raise ScenarioError(Problem(message, file=str(path), line=line))
         else:
-            known = [name for name in (*COLUMNS, *COPY_COLUMNS) if name in header]
+            known = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
             yield line, {name: cells[header.index(name)].strip() for name in known}
     if header is None:
         raise ScenarioError(Problem("is empty", file=str(path)))

@@ -131,6 +131,8 @@ def _ending_line(ended: dict[str, Any]) -> str:
     if ended["at"] == ended["at"]:
         text += f" at {terminal.clock(ended['at'])}"
     text += f": {ended['reason']}" if ended["reason"] else ""
+    if ended["fused_with"]:
+        text += f"; it was launched as one kernel with {', '.join(ended['fused_with'])}"
     if ended["stops"]:
         of = f"{ended['stops']} of {ended['launches']} launches were"
         text += f"; {'its only launch was' if ended['launches'] == 1 else of} cut short"

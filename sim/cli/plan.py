@@ -60,6 +60,8 @@ def _lines(found: Any) -> list[str]:
         known.append(f"no schedule takes less than {terminal.seconds(plan.bound)}")
     if plan.copies:
         known.append(f"{len(plan.copies):,} prefetches and drops")
+    if plan.fused:
+        known.append(f"{len(plan.fused):,} launches of several kernels as one")
     head = f"plan of {found.policy} for {found.name}: {len(plan.steps):,} steps"
     lines = ["; ".join([head, *known])]
     covers = plan.notes.get("covers")

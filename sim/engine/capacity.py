@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.engine.fitting import Fitting
-from sim.engine.holdings import GpuState, NodeState, host_part
+from sim.engine.holdings import UNLIMITED, GpuState, NodeState, host_part
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
@@ -90,7 +90,9 @@ class Capacity(Fitting):
                     return -1
                 if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
                     return -1
-                state.room -= mode.gpu_memory
+                state.room = room = state.room - mode.gpu_memory
+                if room < state.least_room:
+                    state.least_room = room
                 node.cpu_free -= mode.millicores
                 node.mem_free -= mode.memory
             state.free = free = state.free - mode.share
@@ -199,6 +201,12 @@ class Capacity(Fitting):
         if self.noting:
             self.log.append(node.index)
 
+    def peak_memory(self) -> int:
+        """The most bytes that were ever held at once on any accelerator."""
+        gpus = [state for state in self.of if isinstance(state, GpuState)]
+        full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
+        return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
+
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
         mode, devices = placement.mode, placement.devices
@@ -217,6 +225,7 @@ class Capacity(Fitting):
                 self._take_slice(gpu, mode.share, launch)
             gpu.free -= mode.share
             gpu.room -= mode.gpu_memory
+            gpu.note_memory()
             if self.moved is not None:
                 self.moved.append(gpu)
             if gpu.free < WHOLE:

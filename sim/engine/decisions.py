@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from sim.engine.clock import FAULT, FINISH, TIMER, Later
 from sim.engine.complaints import state_of
 from sim.engine.holdings import available_at
-from sim.engine.launch import Launch, Terms
+from sim.engine.launch import FusedLaunch, Launch, Terms
 from sim.engine.prefetch import fetch
 from sim.engine.state import State
 from sim.errors import UsageError
+from sim.model.fusion import fused_mode, fusible
 from sim.model.plan import Placement
 from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
-from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
+from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Mode, Task
 from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
 
 LOOP_LIMIT = 10_000
@@ -102,6 +103,9 @@ class Decisions(State):
             # Requests that a policy names one by one are a batch of their own.
             self._start_fully(Start(Requests(queue, len(batch), len(batch), batch), placement))
             return
+        if batch and placement.mode.parts:
+            self._start_fused(batch, placement)
+            return
         if not batch or len({task.index for task in batch}) != len(batch):
             raise self.illegal(f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
         if terms is None and len(batch) > max(1, mode.batch_limit):
@@ -114,6 +118,71 @@ class Decisions(State):
                 may_not = "lacks" if its_own is None else "may not use"
                 raise self.illegal(f"started {task} in mode {mode}, which it {may_not}")
         self._launch(batch, placement, terms, self._take(placement, batch[0]))
+
+    def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
+        """Launch several tasks as one kernel: they wait, or wait only for those before them in the launch."""
+        mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
+        if len(mode.parts) != len(batch) or not _as_fused(mode):
+            raise self.illegal(f"started {names} in mode {mode}, which is not that of a launch of these as one")
+        if self.together([task.index for task in batch]) != batch:
+            waits = next((task for task in batch if task.state not in (WAITING, BLOCKED)), None)
+            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {state_of(waits)}"
+            raise self.illegal(f"started {names} as one on {placement}, but {why}")
+        for task, own in zip(batch, mode.parts, strict=True):
+            position = task.shape.position.get(own)
+            if position is None or (task.allowed is not None and position not in task.allowed):
+                may_not = "lacks" if position is None else "may not use"
+                raise self.illegal(f"started {task} in mode {own}, which it {may_not}")
+        cores = self._take(placement, batch[0])
+        now = self.clock._now
+        fusion = self.launches.transfers.fusion(batch)
+        self.last_launch = number = self.last_launch + 1
+        launch = FusedLaunch(self._boundary, number, batch, placement, now, fusion)
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        self.running[number] = launch
+        for task in batch:
+            if task.state == BLOCKED:
+                assert self.graph is not None
+                del self.graph.blocked[task.index]
+                self._ready_inside(task)
+            else:
+                del self.waiting[task.index]
+            task.state = RUNNING
+            task._launch = launch
+        self._start_staged(launch)
+        if self.limits is not None and launch.tasks:
+            self.limits.watch(launch)
+
+    def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
+        """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
+        found: list[Task] = []
+        before: dict[int, None] = {}
+        for row in rows:
+            task = self.waiting.get(row)
+            if row in before:
+                return None
+            if task is None:
+                task = None if self.graph is None else self.graph.blocked.get(row)
+                if task is None or self.tasks.predecessors is None or self.graph is None:
+                    return None
+                if self.graph.missing[row] != sum(p in before for p in self.tasks.predecessors[row]):
+                    return None
+            if task.shape in self._queue_of:
+                return None  # requests are launched in batches
+            found.append(task)
+            before[row] = None
+        return tuple(found)
+
+    def _ready_inside(self, task: Task) -> None:
+        """A task that only waited for others of its launch was ready with the last of them, or of its others."""
+        ready = self._ready
+        if ready is None or ready[task.index] == ready[task.index]:
+            return
+        last = task.arrival
+        for row in (self.tasks.predecessors or {task.index: ()})[task.index]:
+            ended = self._finishes[row]
+            last = max(last, ended if ended == ended else ready[row])
+        ready[task.index] = task.ready = last
 
     def _may_start(self, requests: Requests, placement: Placement) -> int:
         """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
@@ -224,15 +293,26 @@ class Decisions(State):
 
     def stop_launch(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks
+        keep = keep and launch.fusion is None
         if not fault and not all(task.shape.preemptible for task in tasks):
             raise self.illegal(f"stopped {launch.task}, which is not preemptible")
         self._note_start(launch, self.stops.stop(launch, keep, fault=fault)[0])
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
         self._forget(launch)
-        for task in tasks:
-            self._make_ready(task)
+        self.wait_again(tasks)
         self.changed("release")
+
+    def wait_again(self, tasks: Sequence[Task]) -> None:
+        """Tasks of a launch that was stopped: those that it launched as one wait for each other again."""
+        graph = self.graph
+        for task in tasks:
+            if graph is not None and graph.missing[task.index] > 0:
+                task.state = BLOCKED
+                graph.blocked[task.index] = task
+        for task in tasks:
+            if task.state != BLOCKED:
+                self._make_ready(task)
 
     def _move(self, decision: Move) -> None:
         task, placement = decision.task, decision.placement
@@ -272,7 +352,10 @@ class Decisions(State):
 
     def _place_of(self, task: Task, launch: Launch) -> None:
         self._place[task.index] = self._place_code(launch.placement, launch.cores)
-        self._modes[task.index] = task.shape.position[launch.placement.mode]
+        mode = launch.placement.mode
+        if mode.parts:
+            mode = mode.parts[launch.tasks.index(task)]
+        self._modes[task.index] = task.shape.position[mode]
 
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task._launch is None:
@@ -368,3 +451,12 @@ class Decisions(State):
     def launches_on(self, device: Any) -> list[Launch]:
         """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
         return [launch for launch in self.running.values() if device in launch.placement.devices]
+
+
+def _as_fused(mode: Mode) -> bool:
+    """Does the mode of a launch of several tasks as one hold what it must?"""
+    if fusible(mode.parts) is not None:
+        return False
+    due = fused_mode(mode.parts)
+    return all(getattr(mode, name) == getattr(due, name) for name in ("type", "millicores", "gpus", "share", "memory",
+               "gpu_memory", "fixed", "upload", "download", "partition", "table", "span_any"))  # fmt: skip

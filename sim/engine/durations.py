@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sim.engine.launch import Launch
+from sim.model.fusion import Fusion, fused_seconds
+from sim.model.tasks import Mode, Task
 
 
 def work(launch: Launch) -> float:
@@ -25,6 +28,8 @@ def planned(launch: Launch) -> float:
 def _seconds(launch: Launch, estimated: bool) -> float:
     """Compute seconds of a launch at rate 1: by estimate, or true; less what is done."""
     mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
+    if launch.fusion is not None and tasks:
+        return seconds_of(tasks, launch.fusion, mode.parts, estimated)
     if terms is not None and tasks is None:
         queue, count = terms.requests.queue, terms.requests.count
         members = queue.seconds(launch.position, terms.first, count, estimated)
@@ -45,3 +50,11 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     fixed = base * max(1.0 - task._done for task in tasks)
     members = math.fsum(times)
     return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute
+
+
+def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:
+    """Compute seconds of tasks launched as one kernel."""
+    positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
+    own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
+    left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+    return fused_seconds(tasks[0]._table, fusion, positions, modes, own, left)

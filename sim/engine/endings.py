@@ -46,15 +46,15 @@ class Endings(State):
             self.limits.ended(launch)
         if terms is None:
             start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
-            for task in launch.tasks:
+            for member, task in enumerate(launch.tasks):
                 row = task.index
                 if self._starts[row] != self._starts[row]:
                     self._starts[row] = start
                 self._place[row] = place
-                self._modes[row] = launch.position
+                self._modes[row] = launch.position_of(member)
                 self._finishes[row] = now
                 self._status[row] = COMPLETED
-                self._completed(task)
+                self._completed(task, member + 1 < len(launch.tasks))
             return
         requests = terms.requests
         queue = requests.queue
@@ -96,7 +96,8 @@ class Endings(State):
             self.requests_left -= 1
         self._completed(task)
 
-    def _completed(self, task: Task) -> None:
+    def _completed(self, task: Task, more: bool = False) -> None:
+        """A task is through; `more`: others of its launch end now, whose successors have not been set free yet."""
         task.state = ENDED
         task._launch = None
         self.ended += 1
@@ -109,7 +110,7 @@ class Endings(State):
             self._after(task)
         if self._wake_on != "ready":
             self.clock.round_due = True
-        if not self.running and not self.waiting:
+        if not self.running and not self.waiting and not more:
             self._look_whether_drained()
 
     def generated(self, task: Task) -> None:
@@ -155,6 +156,13 @@ class Endings(State):
         if self.limits is not None:
             self.limits.ended(launch)
         self._forget(launch)
+        if launch.fusion is not None:
+            self.wait_again(tasks)
+            for task in tasks:
+                if task.state != ENDED:  # with the one that it waited for
+                    self.end_task(task, FAILED, reason)
+            self.changed("release")
+            return
         for task in tasks:
             self._make_ready(task)
             self.end_task(task, FAILED, reason)

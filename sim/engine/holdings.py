@@ -43,7 +43,7 @@ class GpuState:
 
     __slots__ = (
         "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "saving", "placements", "layout", "relaid", "slices", "lane", "kind",
+        "saving", "placements", "layout", "relaid", "slices", "lane", "kind", "least_room",
     )  # fmt: skip
 
     def __init__(self, device: Device, node: NodeState, kind: int):
@@ -53,6 +53,8 @@ class GpuState:
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
+        self.least_room = self.room
+        """The least that was ever left of the room, with what lies there unpinned taken off."""
         self.up = True
         self.asleep = False
         self.normal = True
@@ -69,6 +71,11 @@ class GpuState:
         self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
         self.lane: Any = None
         """What is in flight there (`sim.engine.launch.Lane`)."""
+
+    def note_memory(self, unpinned: int = 0) -> None:
+        """More memory is held, or items lie there that no launch needs."""
+        if self.room - unpinned < self.least_room:
+            self.least_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
         """Is there a share and memory for one more launch in this mode?"""

@@ -13,6 +13,7 @@ from typing import Any
 from sim.engine.clock import Timer
 from sim.engine.links import Line
 from sim.model.cluster import Device
+from sim.model.fusion import Fusion
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 from sim.policy.contract import Requests
@@ -39,6 +40,12 @@ class Launch(Timer):
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
     """Of its mode in the first task's shape."""
+    fusion: Fusion | None = None
+    """Of several tasks launched as one kernel (`FusedLaunch`)."""
+
+    def position_of(self, member: int) -> int:
+        """The mode of one of its tasks, in its shape."""
+        return self.position
 
     def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
@@ -79,6 +86,23 @@ class Launch(Timer):
 
     def __hash__(self) -> int:
         return self.number
+
+
+class FusedLaunch(Launch):
+    """Several tasks launched as one kernel, each in a mode of its own: `fusion` is what becomes of their data."""
+
+    __slots__ = ("fusion",)
+
+    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+                 now: float, fusion: Fusion):  # fmt: skip
+        super().__init__(then, number, tasks, placement, now)
+        self.fusion = fusion
+        self.position = self.position_of(0)
+
+    def position_of(self, member: int) -> int:
+        """See `Launch.position_of`."""
+        assert self._tasks is not None
+        return self._tasks[member].shape.position[self.placement.mode.parts[member]]
 
 
 class Terms:

@@ -159,7 +159,7 @@ class Launches:
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
         """Pin the items of a launch and make room for them; what it must upload is looked up when that is done."""
-        table.items = items_of(launch.tasks)
+        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
         table.stepwise = True
         table.prepared = False
         for device in launch.placement.devices:
@@ -167,6 +167,7 @@ class Launches:
             if isinstance(gpu, GpuState):
                 self.places.pin(table.items, gpu)
                 table.blocked += self.transfers.make_room(gpu, launch)
+                gpu.note_memory(self.places.on(device).unpinned)
         if table.blocked:
             table.open_at, table.begin = table.begin, INF
 
@@ -337,9 +338,8 @@ class Launches:
             self.moved(self.speeds.leave(launch))
         if table.items:
             lead = launch.placement.devices[0]
-            for task in launch.tasks:
-                for item in task.writes:
-                    self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
+            for item in _written(launch):
+                self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self._ask_for_download(launch, table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
@@ -358,10 +358,9 @@ class Launches:
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         if table.items:
-            for task in launch.tasks:
-                for item in task.writes:
-                    if self.places.final(item, launch.tasks):
-                        self.places.brought_home(item, host(launch.placement.devices[0].node))
+            for item in _written(launch):
+                if self.places.final(item, launch.tasks):
+                    self.places.brought_home(item, host(launch.placement.devices[0].node))
         self.release(launch, table)
         times = table.all_times()
         if launch.terms is not None:
@@ -383,12 +382,17 @@ class Launches:
             self.clock.cancel(launch)
         for lane in table.lanes:
             lane.flights.remove(launch)
+        now = self.clock._now
         for part in table.up:
             if part.lane is not None:
                 part.lane.uploads.remove(part)
+            if part.line is not None and part.at <= now:
+                self.links.moved += part.size
         for part in table.down:
             if part.lane is not None:
                 part.lane.downloads.remove(part)
+            if part.line is not None and part.at <= now:
+                self.links.moved += part.size
         placement = launch.placement
         if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
             self.capacity.quick_give(placement, launch.cores)
@@ -465,6 +469,13 @@ class Launches:
         elif table.compute_end <= end and not table.computed:
             self.speeds.settle(table, table.compute_end)
         return table.times(end)
+
+
+def _written(launch: Launch) -> Iterable[int]:
+    """Items that a launch writes to memory."""
+    if launch.fusion is not None:
+        return launch.fusion.outputs
+    return [item for task in launch.tasks for item in task.writes]
 
 
 def _insert(parts: list[Part], part: Part) -> None:

@@ -70,6 +70,8 @@ class Links:
 
     def __init__(self, cluster: Cluster, clock: Clock, tasks: Tasks | None = None):
         self.clock = clock
+        self.moved = 0.0
+        """Bytes that began their way over a link so far."""
         self.up_lines: dict[int, Line] = {}
         self.down_lines: dict[int, Line] = {}
         modes = [] if tasks is None else [mode for shape in tasks.shapes for mode in shape.modes]
@@ -151,6 +153,7 @@ class Links:
     ) -> Flow:
         """Move `size` bytes plus what takes `seconds` alone on the way (its latency included once)."""
         pipes, latency = way
+        self.moved += size
         delay = latency if size else 0.0
         if seconds:
             # A stage given as a duration counts as duration × rate bytes on a link; without a finite

@@ -57,6 +57,7 @@ class Fetching(Timer):
         self.transfers.capacity.changed(self.gpu)  # its room
         lane.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self)
+        self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
         if not self.waiting:
             self.ask()
 

@@ -57,6 +57,8 @@ class Recorder:
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
+        self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+        """Of launches of several tasks as one kernel, by number: rows, and bytes of memory traffic that fell away."""
         self._first_token: array | None = None
         self._detail: dict[str, array] = {}
         self._rows = array("d")
@@ -146,6 +148,8 @@ class Recorder:
         if len(tasks) > 1:
             self.batched = True
             self._groups[number] = tuple(task.index for task in tasks)
+            if launch.fusion is not None:
+                self.fused[launch.number] = launch.fusion.rows, launch.fusion.saved
         elif outcome == LAUNCH_COMPLETED:
             self.staged_by[tasks[0].index] = launch.number
         return number
@@ -305,6 +309,7 @@ class Recorder:
             launches=launches,
             device_log=sorted(self.device_log, key=lambda row: row[0]),
             holds=self.holds,
+            fused=self.fused,
             stats=stats,
         )
 

@@ -14,7 +14,7 @@ from sim.model.cluster import Cluster, Device
 from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.record import COMPLETED, Record, RunInput
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
+from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Requests, Scheduler, Start, View
 from sim.policy.planned import Following
 
 
@@ -50,7 +50,10 @@ class Stage:
         plan = plan_of(watched.starts, record, watched.copies)
         stopped = record.preemptions is not None or record.migrations is not None
         again = stopped and not plan.problems(self.tasks, self.cluster)
-        return replace(plan, makespan=self.simulate(plan) if again else makespan_of(record, self.tasks))
+        rows = [step.task for step in plan.steps]
+        times = None if stopped else np.column_stack([record.start[rows], record.finish[rows]])
+        makespan = self.simulate(plan) if again else makespan_of(record, self.tasks)
+        return replace(plan, makespan=makespan, timetable=times)
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
@@ -95,11 +98,17 @@ class Watched(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         for decision in self.inner.schedule(view):
             if isinstance(decision, Start):
-                if not isinstance(decision.tasks, Task):
+                fused = decision.placement.mode.parts
+                if isinstance(decision.tasks, Task):
+                    together: tuple[Task, ...] = (decision.tasks,)
+                elif fused and not isinstance(decision.tasks, Requests):
+                    together = tuple(decision.tasks)
+                else:
                     raise PolicyError("batches cannot be planned: a plan gives every task a place of its own")
-                self.starts.pop(decision.tasks.index, None)
-                self.starts[decision.tasks.index] = decision.placement, view.now
-                self._last = decision.tasks.index, "start"
+                for task in together:
+                    self.starts.pop(task.index, None)
+                    self.starts[task.index] = decision.placement, view.now
+                    self._last = task.index, "start"
             elif isinstance(decision, Move):
                 self.starts[decision.task.index] = decision.placement, view.now
             elif isinstance(decision, Fetch | Drop):
@@ -116,13 +125,17 @@ def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: 
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}
+    together: dict[int, list[int]] = {}
     steps = []
     for row, (placement, start) in starts.items():
-        position = next(
-            number for number, mode in enumerate(tasks.shapes[tasks.shape[row]].modes) if mode is placement.mode
-        )
+        own, launch = placement.mode, None
+        if own.parts:
+            members = together.setdefault(id(placement), [])
+            own, launch = own.parts[len(members)], list(together).index(id(placement))
+            members.append(row)
+        position = next(number for number, mode in enumerate(tasks.shapes[tasks.shape[row]].modes) if mode is own)
         names = _names(placement, cluster, free, start, float(record.finish[row]))
-        steps.append(Step(row, position, names))
+        steps.append(Step(row, position, names, launch))
     return Plan(steps, copies=list(copies))
 
 

@@ -341,7 +341,8 @@ class Simulation(Arrivals, Decisions, Endings):
         self._close(end)
         if self.serving is not None:
             self.serving.close(end)
-        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch}
+        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch,
+                 "bytes_moved": self.links.moved, "peak_memory": self.capacity.peak_memory()}  # fmt: skip
         record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
         record.notes, record.planning = dict(self.scheduler.notes), self._planning
         return record

@@ -6,7 +6,7 @@ one part into another are methods of one object because they are the hottest the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.backlog import Backlog
@@ -98,11 +98,13 @@ class State:
 
         def _make_ready(self, task: Task) -> None: ...
 
+        def wait_again(self, tasks: Sequence[Task]) -> None: ...
+
         def _dequeue(self, queue: Any, task: Task) -> None: ...
 
         def _travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None: ...
 
-        def _completed(self, task: Task) -> None: ...
+        def _completed(self, task: Task, more: bool = False) -> None: ...
 
         def _woken(self, _: Timer) -> None: ...
 

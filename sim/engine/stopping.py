@@ -35,6 +35,8 @@ class Stops:
         checkpoint.  `killed`: its tasks end with it, which is no preemption.
         """
         self.count += 1
+        if launch.fusion is not None:
+            keep = fault = False  # nothing of it is anywhere before it is over: all of it again
         launches = self.launches
         launches.materialise(launch)
         table = launch.table
@@ -148,6 +150,8 @@ class Stops:
     def _progress_by_estimate(launch: Launch, computed: float) -> float:
         """The part of its work that a launch has done as far as estimates tell: at most all of it."""
         mode = launch.placement.mode
+        if launch.fusion is not None:
+            return 0.0  # nothing of it is kept
         works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in launch.tasks]
         base = mode.fixed if launch.terms is None else mode.base(launch.terms.requests.size)
         planned = base * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)

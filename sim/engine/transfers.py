@@ -17,6 +17,7 @@ from sim.engine.launch import Lane, Launch, Part, Terms, Timetable
 from sim.engine.links import Links
 from sim.engine.places import Places, Way, host
 from sim.model.cluster import Device
+from sim.model.fusion import Fusion, fusion_of
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
@@ -61,7 +62,7 @@ class Transfers:
         """Why the items of these tasks find no room there once `private` bytes more are held; None if they do."""
         if placement.mode.on_cpu:
             return None
-        items = items_of(tasks)
+        items = self.held(tasks, placement.mode)
         if not items:
             return None
         for device in placement.devices:
@@ -70,6 +71,15 @@ class Transfers:
             if claim > state.room:
                 return f"{device} has room for {state.room:,} bytes and the task's data need {claim:,}"
         return None
+
+    def fusion(self, tasks: Sequence[Task]) -> Fusion:
+        """What becomes of the data of these tasks if they are launched as one kernel now."""
+        rows = [task.index for task in tasks]
+        return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
+
+    def held(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
+        """Items for which a launch needs room."""
+        return self.fusion(tasks).held if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
         """Evict what must go; how often `cleared(owner)` will be called until the bytes are really gone.
@@ -207,7 +217,8 @@ class Transfers:
             seconds = mode.upload.of(fresh)
             if terms is not None:
                 seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
-        for item in places.missing(reads(tasks), device) if fresh and places.items else ():
+        read = () if not (fresh and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
+        for item in places.missing(read, device):
             source = places.source(item, device)
             if source is not None:  # else nothing has written it yet: nothing to bring
                 self._add(sources, source, places.items[item].size, (item, places.version[item]))
@@ -305,7 +316,7 @@ class Transfers:
             size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
             seconds *= terms.down
         else:
-            size, seconds = self.final_bytes(launch.tasks, mode, terms)
+            size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
         if not (size or seconds):
             return
         parts = []
@@ -319,14 +330,18 @@ class Transfers:
         table.down = tuple(parts)
 
     def final_bytes(
-        self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True
-    ) -> tuple[float, float]:
+        self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
+        fusion: Fusion | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
         """What goes to the host at the end: private output and final items (bytes), and the stage's seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
-            if self.places.items:
+            if self.places.items and not mode.parts:
                 size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
+        if mode.parts and self.places.items:
+            size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
+                        if self.places.final(item, tasks))  # fmt: skip
         if terms is None:
             return size, mode.download.of(len(tasks))
         return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)

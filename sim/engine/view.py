@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from sim.engine.backlog import Backlog
-from sim.engine.durations import planned
+from sim.engine.durations import planned, seconds_of
 from sim.engine.ends import Ends
 from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
@@ -22,7 +22,6 @@ from sim.engine.pool import PoolEnds
 from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
 from sim.engine.sketches import Tally, on_sketch, release, sketch_of
-from sim.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
@@ -310,6 +309,9 @@ class EngineView:
             specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
         return specs == 1 and all(state.normal for state in self._capacity.of)
 
+    def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
+        return self._simulation.together(rows)
+
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
             return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
@@ -351,7 +353,11 @@ class EngineView:
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.left - needed) for state in states)
         left = [self._left(task) for task in tasks]
-        works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
+        if mode.parts:
+            seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
+        else:
+            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
+            seconds = mode.base(len(tasks)) * max(left) + math.fsum(works)
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
         restored = [t for t in tasks if t._history is not None and t.done > 0 or t.state == RUNNING]
@@ -360,7 +366,7 @@ class EngineView:
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
             upload=transfers.upload_seconds(tasks, placement),
             restore=sum(task.shape.stopping.restore for task in restored),
-            compute=(mode.base(len(tasks)) * max(left) + math.fsum(works)) / rate,
+            compute=seconds / rate,
             download=transfers.download_seconds(tasks, placement),
         )
 
@@ -370,6 +376,9 @@ class EngineView:
         if task.state != RUNNING or launch is None:
             return 1.0 - task.done
         mode = launch.placement.mode
+        if mode.parts:
+            whole = planned(launch)
+            return self.remaining_of(launch) / whole if whole > 0 else 0.0
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
         return self.remaining_of(launch) / whole if whole > 0 else 0.0
 
@@ -381,7 +390,7 @@ class EngineView:
             if not isinstance(state, GpuState):
                 continue
             here = self._places.on(device)
-            wanted = items_of(tasks)
+            wanted = self._simulation.launches.transfers.held(tasks, placement.mode)
             claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
             kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.model.cluster import Cluster, Device, Node
+from sim.model.fusion import fusible
 from sim.model.tasks import Mode, Tasks
 
 if TYPE_CHECKING:
@@ -43,11 +44,16 @@ class Placement:
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a plan: this task, in this mode, on these devices (core lanes are named `n0/cpu3`)."""
+    """One line of a plan: this task, in this mode, on these devices (core lanes are named `n0/cpu3`).
+
+    Steps with the same number in `launch` are launched as one kernel (`sim.model.fusion`), in their order: they
+    stand next to each other on one device.
+    """
 
     task: int
     mode: int
     devices: tuple[str, ...]
+    launch: int | None = None
 
 
 Moment = Literal["ready", "start", "finish"]
@@ -97,6 +103,25 @@ class Plan:
                 queues.setdefault(device, []).append(number)
         return queues
 
+    def launches(self) -> list[list[int]]:
+        """Step numbers launched together, in the order of the first of each; most are alone."""
+        found: list[list[int]] = []
+        fused: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            if step.launch is None:
+                found.append([number])
+            elif step.launch in fused:
+                fused[step.launch].append(number)
+            else:
+                fused[step.launch] = [number]
+                found.append(fused[step.launch])
+        return found
+
+    @property
+    def fused(self) -> list[list[int]]:
+        """Step numbers of the launches of several tasks."""
+        return [numbers for numbers in self.launches() if len(numbers) > 1]
+
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
         """Everything that makes the plan impossible, as sentences; empty if it can be replayed."""
         found: list[str] = []
@@ -129,22 +154,59 @@ class Plan:
         missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
         if missing:
             found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
-        cycle = None if found else self._cycle(tasks, seen)
+        return found or self.problems_of_order(tasks)
+
+    def problems_of_order(self, tasks: Tasks) -> list[str]:
+        """The same of a plan each of whose steps is possible by itself: of launches of several tasks, and cycles."""
+        found = list(_fusion_problems(self, tasks))
+        cycle = None if found else self._cycle(tasks)
         if cycle:
             found.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
         return found
 
-    def _cycle(self, tasks: Tasks, number_of: dict[int, int]) -> list[Any] | None:
-        """Names along one cycle of device orders and precedence, or None."""
-        after: list[list[int]] = [[] for _ in self.steps]
+    def _cycle(self, tasks: Tasks) -> list[Any] | None:
+        """Names along one cycle of device orders and precedence, or None; what is launched as one is one."""
+        number_of = {step.task: number for number, step in enumerate(self.steps)}
+        launches = self.launches()
+        launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}
+        after: list[list[int]] = [[] for _ in launches]
         for queue in self.queues().values():
             for first, second in zip(queue, queue[1:], strict=False):
-                after[first].append(second)
+                if launch_of[first] != launch_of[second]:
+                    after[launch_of[first]].append(launch_of[second])
         for number, step in enumerate(self.steps):
             for predecessor in (tasks.predecessors or {step.task: ()})[step.task]:
-                after[number_of[predecessor]].append(number)
+                if launch_of[number_of[predecessor]] != launch_of[number]:
+                    after[launch_of[number_of[predecessor]]].append(launch_of[number])
         cycle = find_cycle(after)
-        return None if cycle is None else [tasks.name(self.steps[n].task) for n in cycle]
+        if cycle is None:
+            return None
+        return ["+".join(str(tasks.name(self.steps[n].task)) for n in launches[one]) for one in cycle]
+
+
+def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
+    """What makes launches of several tasks impossible; every step by itself is possible."""
+    place = {number: at for queue in plan.queues().values() for at, number in enumerate(queue)}
+    for numbers in plan.fused:
+        steps = [plan.steps[number] for number in numbers]
+        names = _some([tasks.name(step.task) for step in steps])
+        if any(step.devices != steps[0].devices for step in steps):
+            devices = _some(list(dict.fromkeys("+".join(step.devices) for step in steps)))
+            yield f"tasks {names} are to be launched as one, but on different devices: {devices}"
+            continue
+        refusal = fusible([tasks.shapes[tasks.shape[step.task]].modes[step.mode] for step in steps])
+        if refusal is not None:
+            yield f"tasks {names} cannot be launched as one: {refusal}"
+            continue
+        if any(place[second] != place[first] + 1 for first, second in zip(numbers, numbers[1:], strict=False)):
+            lane = steps[0].devices[0]
+            yield f"tasks {names} are to be launched as one, but other steps stand between them on {lane}"
+        rows = [step.task for step in steps]
+        for at, row in enumerate(rows):
+            late = [p for p in (tasks.predecessors or {row: ()})[row] if p in rows[at + 1 :]]
+            if late:
+                yield (f"tasks {names} are to be launched as one, but {tasks.name(row)} stands before its predecessor "
+                       f"{tasks.name(late[0])}")  # fmt: skip
 
 
 def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:

@@ -17,6 +17,8 @@ TIME_COLUMNS = ("start", "finish")
 """As planned; only for reading, a plan is followed by its order."""
 COPY_COLUMNS = ("item", "after")
 """Columns that only a plan with prefetches or drops has."""
+LAUNCH_COLUMN = "launch"
+"""A column that only a plan has that launches several tasks as one: equal numbers are one launch, blank is alone."""
 
 
 def plan_table(plan: Plan, tasks: Tasks) -> pd.DataFrame:
@@ -33,10 +35,14 @@ def plan_table(plan: Plan, tasks: Tasks) -> pd.DataFrame:
     if plan.timetable is not None:
         columns += TIME_COLUMNS
         rows = [(*row, *times) for row, times in zip(rows, plan.timetable.tolist(), strict=True)]
+    if plan.fused:
+        columns.append(LAUNCH_COLUMN)
+        numbers = {number: str(one) for one, together in enumerate(plan.fused) for number in together}
+        rows = [(*row, numbers.get(number, "")) for number, row in enumerate(rows)]
     if plan.copies:
         columns += COPY_COLUMNS
         rows = [(*row, "", "") for row in rows]
-        blank = (None, None) if plan.timetable is not None else ()
+        blank = ((None, None) if plan.timetable is not None else ()) + (("",) if plan.fused else ())
         for order, copy in enumerate(plan.copies, start=len(rows)):
             after = ("", "") if copy.after is None else (str(tasks.name(copy.after)), copy.moment)
             verb = "drop" if copy.drop else "fetch"

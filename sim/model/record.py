@@ -105,6 +105,8 @@ class Record:
     `places`: (device indexes, core numbers or None).
     `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
     `holds`: (time, task, cause) as told by the policy.
+    `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic
+    of each that fell away.
     `notes`: what the policy tells of its work (of a plan its makespan and bound); `planning` the seconds of wall clock
     that it took to prepare, NaN for a policy that does not: never part of a table, as no two runs agree on it.
     """
@@ -130,6 +132,7 @@ class Record:
     launches: dict[str, np.ndarray] | None = None
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
     holds: list[tuple[float, int, str]] = field(default_factory=list)
+    fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
     stats: dict[str, float] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     planning: float = math.nan

@@ -101,6 +101,8 @@ class Mode:
     """Most tasks in one launch; UNLIMITED_BATCH where nothing limits them."""
     partition: Partition | None = None
     """The partition to which its tasks are bound."""
+    parts: tuple[Mode, ...] = ()
+    """Of a launch of several kernels as one (`sim.model.fusion`): the mode of each of its tasks."""
 
     nodes: int | None = field(init=False)
     """Bitmask of the nodes that it may use; None: all."""
@@ -237,6 +239,40 @@ class Item:
     lasting: bool = False
 
 
+@dataclass(frozen=True)
+class Work:
+    """What kernels do, by row and mode: for launches of several as one (`sim.model.fusion`).
+
+    Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
+    overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
+    """
+
+    overhead: np.ndarray
+    operations: np.ndarray
+    traffic: np.ndarray
+    bytes: np.ndarray
+
+    def alone(self, row: int, position: int) -> float:
+        """Seconds of a task by itself; NaN where its work is not known."""
+        return float(self.overhead[row, position]) + float(
+            max(self.operations[row, position], self.traffic[row, position])
+        )
+
+    @classmethod
+    def unknown(cls, count: int, modes: int) -> Work:
+        """Of so many rows and modes nothing is known; the columns can be written to."""
+        return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """In the order in which `Work` takes them."""
+        return self.overhead, self.operations, self.traffic, self.bytes
+
+    def take(self, rows: np.ndarray) -> Work:
+        """The same of some rows."""
+        return Work(*(column[rows] for column in self.columns))
+
+
 @dataclass
 class Tasks:
     """Columns of a workload, one row a task, sorted by arrival (ties in the order given).
@@ -266,6 +302,7 @@ class Tasks:
     reads: list[tuple[int, ...]] | None = None
     writes: list[tuple[int, ...]] | None = None
     items: list[Item] = field(default_factory=list)
+    work: Work | None = None
     hash_ids: Ragged | None = None
     """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
     time_limit: np.ndarray | None = None

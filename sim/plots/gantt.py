@@ -25,6 +25,7 @@ from sim.plots.style import (
     title,
 )
 from sim.results.lanes import device_bars, fill_lanes
+from sim.results.launches import FUSED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,6 +167,8 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
     """Names of tasks inside their bars, where there is room in the part of them that is seen."""
     if len(bars) > LABELLED or not end:
         return
+    if FUSED in bars:
+        bars = bars.assign(task=bars[FUSED].where(bars[FUSED] != "", bars["task"].astype(str)))
     computing = bars[["task", "compute_start", "compute_end", "cpu"]].itertuples(index=False)
     for (task, begin, until, on_cpu), at in zip(computing, row, strict=True):
         until = end if until != until else min(until, end)

@@ -55,7 +55,11 @@ class Requests:
 
 
 class Start(_Shown):
-    """Launch one task, or several as one batch, on a placement."""
+    """Launch one task, or several as one batch, on a placement.
+
+    In a mode with `parts` (`sim.model.fusion.fused_mode`) several tasks are launched as one kernel, each in its own
+    part, in this order; they wait, or wait only for those before them (`View.together`).
+    """
 
     __slots__ = ("tasks", "placement")
 
@@ -457,6 +461,11 @@ class View(Protocol):
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
+        ...
+
+    def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
+        """The tasks of these rows if they can be launched as one kernel now: each waits, or waits only for those before
+        it; else None."""
         ...
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:

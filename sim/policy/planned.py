@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -10,9 +11,10 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster, Device
+from sim.model.fusion import fused_mode
 from sim.model.plan import Copy, Moment, Placement, Plan, Step
-from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View
+from sim.model.tasks import Mode, Task, Tasks
+from sim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
 
 
 class PlannedScheduler(Scheduler):
@@ -21,6 +23,8 @@ class PlannedScheduler(Scheduler):
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
     Frequencies that the plan gives are set in the first round, before anything starts.  Items that it brings to
     accelerators, or drops, are copied in the round of the moment that it names, after the start that is part of it.
+    Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits only for
+    those before it in the launch; tasks that will never run are left out of it.
     A plan that is impossible (`Plan.problems`: cycles, devices that do not exist, ...) is refused before anything
     runs.  Cost: O(devices of the step) a task; a head behind a running step is looked at again when that has ended,
     one that does not fit for another reason (host memory, a device that is down, ...) in every round.
@@ -47,6 +51,12 @@ class PlannedScheduler(Scheduler):
         """Prefetches and drops still to come, by what they wait for."""
         self._copying: list[Copy] = []
         """Those whose moment has come."""
+        self._fused: dict[int, list[int]] = {}
+        """Rows of the tasks of a launch of several that are still to start, by its first step."""
+        self._modes: dict[int, Mode] = {}
+        """The mode of each of these tasks by itself."""
+        self._last_arrival: dict[int, float] = {}
+        """Of these launches: when the last of their tasks arrives."""
         self._sizes: list[int] = []
         """Bytes of each item."""
         self._devices: dict[str, Device] = {}
@@ -75,6 +85,14 @@ class PlannedScheduler(Scheduler):
         self._alone = [_fills(placement) for placement in self._placements]
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
+        self._fused, self._last_arrival, self._modes = {}, {}, {}
+        for first, *others in plan.fused:  # the launch stands in the queue as its first step
+            self._fused[first] = rows = [plan.steps[number].task for number in (first, *others)]
+            self._modes.update({plan.steps[n].task: self._placements[n].mode for n in (first, *others)})
+            self._last_arrival[first] = float(tasks.arrival[rows].max())
+            self._number.update(dict.fromkeys(rows, first))
+            for number in others:
+                self._queues[plan.steps[number].devices[0]].remove(number)
         self._frequencies = [(cluster.by_name[name], value) for name, value in plan.frequencies.items()]
         self._devices = cluster.by_name
         self._sizes = [item.size for item in tasks.items]
@@ -97,6 +115,12 @@ class PlannedScheduler(Scheduler):
 
     def gone(self, task: Task) -> None:
         number = self._number[task.index]
+        rows = self._fused.get(number)
+        if rows is not None:
+            rows.remove(task.index)
+            if rows:  # the others may be able to go on without it
+                self._look_at(number)
+                return
         self._waiting.pop(number, None)
         if number in self._started:
             self._leave(number)
@@ -109,6 +133,7 @@ class PlannedScheduler(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         refused: list[int] = []
+        arrives = math.inf
         while self._frequencies:
             yield Set(*self._frequencies.pop(0))
         if self._copying:
@@ -123,15 +148,24 @@ class PlannedScheduler(Scheduler):
             if behind is not None:
                 self._taken[behind] = number
                 continue
-            task = self._waiting[number]
-            if view.fits(placement.mode, placement) and view.holds(task, placement):
+            tasks: Task | tuple[Task, ...] = self._waiting[number]
+            if number in self._fused:
+                together = view.together(self._fused[number])
+                if together is None:
+                    refused.append(number)
+                    if self._last_arrival[number] > view.now:
+                        arrives = min(arrives, self._last_arrival[number])
+                    continue
+                tasks, placement = self._as_one(number, together)
+            if view.fits(placement.mode, placement) and view.holds(tasks, placement):
                 del self._waiting[number]
                 self._started.add(number)
                 if self._alone[number]:
                     self._taken.update(dict.fromkeys(devices))
                 self._remove(number)
-                self._reach(task.index, "start")
-                yield Start(task, placement)
+                for task in tasks if isinstance(tasks, tuple) else (tasks,):
+                    self._reach(task.index, "start")
+                yield Start(tasks, placement)
                 if self._copying:
                     yield from self._copied(view)
             else:
@@ -139,6 +173,17 @@ class PlannedScheduler(Scheduler):
         self._due = refused  # ascending, hence a heap
         if self._copying:
             yield from self._copied(view)
+        if arrives < math.inf:
+            yield Wait(arrives)
+
+    def _as_one(self, number: int, tasks: tuple[Task, ...]) -> tuple[Task | tuple[Task, ...], Placement]:
+        """Tasks of a launch and their placement; of a single one that is left its own."""
+        device = self._placements[number].devices
+        cores = self._placements[number].cores
+        own = [self._modes[task.index] for task in tasks]
+        if len(tasks) == 1:
+            return tasks[0], Placement(own[0], device, cores)
+        return tasks, Placement(fused_mode(own), device, cores)
 
     def _reach(self, task: int | None, moment: Moment) -> None:
         """What waits for this moment may be copied now."""

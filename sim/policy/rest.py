@@ -226,6 +226,7 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
         deadline=part(tasks.deadline), expires=None, bytes_in=part(tasks.bytes_in), bytes_out=part(tasks.bytes_out),
         predecessors=before, reads=lists(tasks.reads), writes=lists(tasks.writes), hash_ids=None,
         time_limit=part(tasks.time_limit), partition_code=part(tasks.partition_code),
+        work=None if tasks.work is None else tasks.work.take(chosen),
         refused={number[row]: text for row, text in tasks.refused.items() if row in number}, extra={},
     )  # fmt: skip
 

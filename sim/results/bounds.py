@@ -34,11 +34,13 @@ def makespan_bound(run: Measured) -> float:
     """max(max_j(r_j + fastest time), max over release times r of r + area of {j: r_j >= r}) - first arrival.
 
     Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the
-    completed tasks; undefined while anything is unfinished, as the makespan is.
+    completed tasks; undefined while anything is unfinished, as the makespan is, and where kernels were launched as one.
     """
     if run.count(UNFINISHED) or not run.count(COMPLETED):
         return math.nan
     record, table = run.result.record, run.result.modes
+    if record.fused:
+        return math.nan  # kernels launched as one take less time than each alone
     if record.input.language:
         return math.nan  # requests share the steps of a replica: the sum of their times alone bounds nothing
     tasks = record.input.tasks

@@ -158,15 +158,18 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
 
 
 def ending(result: Result, task_id: Any) -> dict[str, Any]:
-    """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short) and
-    `wasted` (device-seconds computed that were lost)."""
+    """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short),
+    `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last launch as one kernel)."""
     row = find_task(result, task_id)
     record = result.record
     found: dict[str, Any] = {
         "status": STATUS_NAMES[int(record.status[row])], "reason": record.reasons.get(row, ""),
         "at": float(record.finish[row]), "launches": int(record.start[row] == record.start[row]), "stops": 0,
-        "wasted": 0.0,
+        "wasted": 0.0, "fused_with": [],
     }  # fmt: skip
+    for rows, _ in record.fused.values():
+        if row in rows:
+            found["fused_with"] = [str(record.input.tasks.name(other)) for other in rows if other != row]
     if record.launches is not None and record.batch is None:
         mine = np.asarray(record.launches["task"]) == row
         cut = np.isin(np.asarray(record.launches["outcome"])[mine], (LAUNCH_STOPPED, LAUNCH_LOST))

@@ -28,6 +28,8 @@ COLUMNS = (
     "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", "energy_j",
     "fill",
 )  # fmt: skip
+FUSED = "fused"
+"""A column of runs in which several tasks were launched as one kernel: their names, in order."""
 
 
 @dataclass
@@ -268,7 +270,12 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
         "energy_j": launches.energy if record.input.cluster.has_watts else np.full(count, np.nan),
         "fill": launches.decided - record.ready[launches.task],
     }
-    return pd.DataFrame(frame, columns=list(COLUMNS))
+    if record.fused:
+        frame[FUSED] = [
+            "+".join(str(tasks.name(row)) for row in record.fused[number][0]) if number in record.fused else ""
+            for number in frame["launch"].tolist()
+        ]
+    return pd.DataFrame(frame, columns=[*COLUMNS, FUSED] if record.fused else list(COLUMNS))
 
 
 def ids_of_one_kind(ids: Any) -> np.ndarray:

@@ -344,6 +344,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     """All metrics by name; `bound` (s) is that of the bounded slowdown."""
     from sim.results.bounds import makespan_bound
     from sim.results.cost import cost, cost_held, cost_per_task
+    from sim.results.data_moved import bytes_moved, launches, memory_traffic, peak_memory
     from sim.results.deadlines import (
         attainment_admitted,
         deadline_after_end,
@@ -377,6 +378,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         queue_length_mean, jobs_in_system_mean, preemptions, migrations, cache_hit_fraction,
         makespan_bound, planned_makespan, makespan_ratio,
         fragmentation, rho_max, rho_mean, rho_p95, rho_unfair_share, jain,
+        launches, bytes_moved, memory_traffic, peak_memory,
     ):  # fmt: skip
         found[metric.__name__] = metric
     for column, meaning in (("ttft", "time from arrival to the first token"), ("tpot", "time per further token")):
@@ -399,6 +401,7 @@ LAZY = frozenset(
         *TOKENS, *FAIRNESS, *COSTS,
         "makespan_bound", "planned_makespan", "makespan_ratio",
         "fragmentation", "rho_mean", "cache_hit_fraction", "gpu_seconds", "energy_of_tasks_j", "value_fraction",
+        "launches", "bytes_moved", "memory_traffic", "peak_memory",
     }
 )  # fmt: skip
 """Metrics that cost more than a pass over the tasks, or that few runs have: computed only when asked for."""
@@ -408,7 +411,7 @@ RUN_ONLY = frozenset(
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
         "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
-        "cost", "cost_per_task", "cache_hit_fraction",
+        "cost", "cost_per_task", "cache_hit_fraction", "launches", "bytes_moved", "memory_traffic", "peak_memory",
     }
 )  # fmt: skip
 """Metrics of the whole run, which have no meaning for a group of tasks."""
@@ -421,7 +424,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
-        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan",
+        "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan", "launches",
         "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
     }
 )  # fmt: skip

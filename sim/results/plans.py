@@ -4,8 +4,8 @@ Two bounds are known of a run.  The metric `makespan_bound` holds for every poli
 instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
 only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
 one that its planner sees.  Transfers that it counts are the tasks' own, which no policy can avoid.
-It then bounds the runs that complete every task and finish each in one piece: with work kept across a stop the
-makespan can be shorter than that of any plan.
+It then bounds the runs that launch every task by itself, complete it and finish it in one piece: with work kept across
+a stop the makespan can be shorter than that of any plan.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def lower_bounds(runs: Mapping[str, Result]) -> dict[str, float]:
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, found = math.nan, {}
     for policy, result in runs.items():
-        if not whole(result):
+        if result.record.fused or not whole(result):
             found[policy] = result.metric("makespan_bound")
             continue
         if math.isnan(usual):

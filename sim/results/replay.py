@@ -12,9 +12,10 @@ import numpy as np
 
 from sim.model.cluster import MILLI, WHOLE, Cluster
 from sim.model.device_states import UP, DeviceStates
+from sim.model.fusion import fused_mode
 from sim.model.record import Record
 from sim.model.tasks import Mode
-from sim.results.launches import launches_of
+from sim.results.launches import launch_numbers, launches_of
 from sim.results.modes import ModeTable
 
 
@@ -163,6 +164,11 @@ class Replay:
         launches = launches_of(record, table)
         self.record, self.state = record, state
         self.modes = [table.modes[code] for code in launches.mode]
+        for at, number in enumerate([] if record.launches is None else launch_numbers(record.launches).tolist()):
+            if number in record.fused:
+                shapes, rows = record.input.tasks.shapes, record.fused[number][0]
+                own = [shapes[record.input.tasks.shape[row]].modes[record.mode[row]] for row in rows]
+                self.modes[at] = fused_mode(own)
         self.places = [record.places[place][0] for place in launches.place]
         log = [(time, device, what) for time, device, what, _ in record.device_log]
         self.log = log

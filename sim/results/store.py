@@ -221,6 +221,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "reasons": [[int(task), text] for task, text in record.reasons.items()],
         "device_log": record.device_log,
         "holds": record.holds,
+        "fused": [[launch, *told] for launch, told in record.fused.items()],
         "stats": record.stats,
     }
     text = json.dumps(rest, default=lambda value: value.item())
@@ -301,6 +302,7 @@ def load_record(result: Result) -> Record:
         launches=launches,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
+        fused={launch: (tuple(rows), tuple(saved)) for launch, rows, saved in rest["fused"]},
         stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
     )

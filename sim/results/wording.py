@@ -154,6 +154,8 @@ def units_of(metric: str) -> tuple[Unit, ...]:
         return JOULES
     if metric.endswith(("_utilisation", "_allocation", "_fraction", "_share", "attainment", "attainment_admitted")):
         return PERCENT
+    if metric in ("bytes_moved", "memory_traffic", "peak_memory"):
+        return BYTES
     if metric in ("throughput", "goodput"):
         return PER_TIME
     if metric == "output_rate":

@@ -18,7 +18,7 @@ from sim.model.ragged import Ragged
 from sim.model.randomness import JUDGED, RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
-from sim.model.tasks import Item, Tasks
+from sim.model.tasks import Item, Tasks, Work
 from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import Admission, Batching, IterationPolicy, PlanProblem, Scheduler
 from sim.scenario.build_cluster import build_cluster
@@ -461,6 +461,7 @@ def merge(
         bytes_in=bytes_in,
         bytes_out=bytes_out,
         items=items,
+        work=_work(streams, order),
         hash_ids=_hash_ids(streams, order),
         partition_code=None if partition_code is None else sort(partition_code),
         partitions=partitions,
@@ -490,6 +491,19 @@ def _matrix(parts: list[np.ndarray]) -> np.ndarray:
         for number, part in enumerate(parts)
     ]
     return _joined(filled)
+
+
+def _work(streams: list[Stream], order: np.ndarray | None) -> Work | None:
+    """What the kernels of all streams do, as far as that is known."""
+    if all(stream.work is None for stream in streams):
+        return None
+    width = max(stream.time.shape[1] for stream in streams)
+    parts = [Work.unknown(len(stream), width) for stream in streams]
+    for stream, part in zip(streams, parts, strict=True):
+        for column, known in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
+            column[:, : known.shape[1]] = known
+    joined = Work(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
+    return joined if order is None else joined.take(order)
 
 
 def _bytes(column: np.ndarray | None) -> np.ndarray | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Partition
-from sim.model.tasks import Mode, Tasks
+from sim.model.tasks import Mode, Tasks, Work
 from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME, span_speeds
 from sim.scenario.document import Path_
@@ -24,6 +24,8 @@ from sim.scenario.streams import (
     Context,
     Stream,
     estimate_error,
+    one_lane,
+    peak_of,
     relative_deadline,
     stopping_of,
     unfit,
@@ -31,6 +33,7 @@ from sim.scenario.streams import (
     why_unfit,
 )
 from sim.scenario.workload_schema import Entry
+from sim.workload.roofline import Peak
 from sim.workload.traces import TaskTable
 
 MOST_REASONS = 5
@@ -47,15 +50,17 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
         text = "means are of times that are drawn by class; a table has estimates in columns such as gpu_time_estimate"
         raise context.fail((*path, "estimates", "known"), text)
     served = _served(entry, name, path, table, context)
+    table = _with_computed_times(entry, table, path, context)
     context.note_unused(name, table.times)
     kept = _kept_rows(entry, path, table, context)
     kept, again, copies = _resampled(entry, name, path, table, kept, context)
     codes = np.zeros(len(kept), dtype=np.int32)
     bound: list[Partition | None] = [None]
     refused: dict[int, str] = {}
+    work = None
     if served is None:
         codes, bound, refused = recorded_partitions(entry, path, table, kept, context)
-        shape, time, estimate, fit, told = _ways(entry, path, table, kept, codes, bound, refused, context)
+        shape, time, estimate, fit, told, work = _ways(entry, path, table, kept, codes, bound, refused, context)
         if fit is not None:
             position = np.cumsum(fit) - 1
             refused = {int(position[row]): reason for row, reason in refused.items() if fit[row]}
@@ -68,7 +73,7 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     arrival = _arrival(entry, name, path, table, kept, context) if again is None else again
     if entry.load is not None:
         arrival = loaded(arrival, time, shape, entry.load, path, context)
-    stream = Stream(name, path, arrival, shape, time, estimate)
+    stream = Stream(name, path, arrival, shape, time, estimate, work=work)
     stream.resampled = None if entry.arrivals is not None else described(entry)
     stream.refused = refused
     if any(bound):
@@ -311,9 +316,9 @@ def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None,
 def _ways(
     entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, codes: np.ndarray, bound: list[Partition | None],
     refused: dict[int, str], context: Context,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, str]:  # fmt: skip
-    """Shape, times and (where the table has them) estimates of each row; and, if some are left out, which rows fit and
-    what is to be said of the others.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, str, Work | None]:  # fmt: skip
+    """Shape, times and (where the table has them) estimates of each row; if some are left out, which rows fit and
+    what is to be said of the others; and the work of the rows, as far as it is known.
 
     `codes` tell the partition of each row in `bound`.  Rows that are refused get a shape as if they could run.
     """
@@ -362,9 +367,15 @@ def _ways(
     width = max((len(plan) for plan in plans), default=1)
     time = np.full((n, width), np.inf)
     estimate = np.full((n, width), np.inf) if table.estimates else None
+    work = Work.unknown(n, width) if "flops" in table.numbers else None
     for number, plan in enumerate(plans):
         rows = order[bounds[number] : bounds[number + 1]]
-        for position, (_, column, factor) in enumerate(plan):
+        for position, (mode, column, factor) in enumerate(plan):
+            peak = peak_of(mode.type) if work is not None and one_lane(mode) else None
+            if work is not None and peak is not None:
+                parts = (*_stages_of_work(table, peak, kept[rows]), _bytes_of(table, kept[rows]))
+                for filled, values in zip(work.columns, parts, strict=True):
+                    filled[rows, position] = values
             if column is None:  # on nothing that there is: these never run
                 time[rows, position] = 0.0
                 if estimate is not None:
@@ -378,8 +389,54 @@ def _ways(
     estimate = None if estimate is None else stopping.with_checkpoints(estimate)
     shape = shape_of[group]
     if fit is not None:
-        return shape[fit], time[fit], None if estimate is None else estimate[fit], fit, told
-    return shape, time, estimate, None, told
+        known = None if work is None else work.take(np.flatnonzero(fit))
+        return shape[fit], time[fit], None if estimate is None else estimate[fit], fit, told, known
+    return shape, time, estimate, None, told, work
+
+
+COMPUTED = "work on "
+"""Before the name of a type of device: times there that follow from flops and bytes."""
+
+
+def _with_computed_times(entry: Entry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
+    """The table with the times that its work takes on each type whose peak is known and that it has no time for."""
+    if "flops" not in table.numbers:
+        return table
+    timed = {device.name for device, _, _ in _sources(table, context)}
+    rows = np.arange(len(table))
+    found = {}
+    for device in context.cluster.types.values():
+        peak = peak_of(device)
+        if device.name in timed or peak is None or not context.modes.of_kind(device.name):
+            continue
+        overhead, operations, traffic = _stages_of_work(table, peak, rows)
+        width = np.nan_to_num(_demand(entry, table, "cpus" if device.kind == "cpu" else "gpus", rows), nan=1.0)
+        width[width == 0] = 1.0
+        busy = np.maximum(operations, traffic)
+        # On several cores or a part of a GPU the rates are in proportion; a gang divides the work evenly.
+        share = width if device.kind == "cpu" else np.minimum(width, 1.0)
+        seconds = (overhead + busy / share) / (1.0 if device.kind == "cpu" else np.maximum(width, 1.0))
+        found[COMPUTED + device.name] = np.where(np.isnan(seconds), np.inf, seconds)
+    if not found and not timed:
+        names = ", ".join(device.name for device in context.cluster.types.values())
+        text = f"of how fast {names} are nothing is known; give them a peak under cluster"
+        raise context.fail((*path, "trace"), f"the rows of {table.source} only say what they do, and {text}")
+    return replace(table, times={**table.times, **found})
+
+
+def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of launching, operations and memory traffic of rows on one device; NaN where the work is not known."""
+    flops, efficiency = table.numbers["flops"][rows], table.numbers.get("efficiency")
+    reached = np.ones(len(rows)) if efficiency is None else np.nan_to_num(efficiency[rows], nan=1.0)
+    overhead = np.where(np.isnan(flops), np.nan, peak.launch_overhead)
+    return overhead, flops / (peak.flops * reached), _bytes_of(table, rows) / (peak.bandwidth * reached)
+
+
+def _bytes_of(table: TaskTable, rows: np.ndarray) -> np.ndarray:
+    """Bytes of memory traffic of rows: 0 where only operations are given, NaN where nothing is."""
+    given = table.numbers.get("bytes")
+    moved = np.zeros(len(rows)) if given is None else np.nan_to_num(given[rows], nan=0.0)
+    return np.where(np.isnan(table.numbers["flops"][rows]), np.nan, moved)
 
 
 NODE, ANY, IF_WIDER = range(3)
@@ -442,6 +499,11 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
             found.append((device, own[device.name], 1.0))
         elif device.kind == "gpu" and "gpu_time" in table.times:
             found.append((device, "gpu_time", 1 / device.speed))
+    found += [
+        (device, COMPUTED + device.name, 1.0)
+        for device in cluster.types.values()
+        if COMPUTED + device.name in table.times
+    ]
     return found
 
 

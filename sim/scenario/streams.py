@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Cluster, DeviceType
+from sim.model.cluster import MILLI, Cluster, DeviceType
 from sim.model.ragged import Ragged
 from sim.model.randomness import RandomTree
 from sim.model.tasks import Mode, Stopping
+from sim.model.tasks import Work as Known
 from sim.scenario.demand_schema import GPU_TIME, Demand, Factor
 from sim.scenario.document import Document, Path_
 from sim.scenario.llm_schema import LanguageModel
@@ -60,6 +61,7 @@ class Stream:
     writes: list[tuple[str, ...]] | None = None
     items: dict[str, int] = field(default_factory=dict)
     """Sizes of data items that the source of the tasks itself tells."""
+    work: Known | None = None
     hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: Service | None = None
@@ -113,6 +115,11 @@ def peak_of(device: DeviceType) -> Peak | None:
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
+
+
+def one_lane(mode: Mode) -> bool:
+    """Does it run on one core or one whole accelerator, so that it may be launched with others as one kernel?"""
+    return mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
 
 
 def stopping_of(demand: Demand) -> tuple[Stopping, bool]:

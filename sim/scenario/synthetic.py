@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from sim.errors import ScenarioError
 from sim.model.cluster import DeviceType, Partition
 from sim.model.tasks import Mode
+from sim.model.tasks import Work as Known
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
 from sim.scenario.document import Path_
 from sim.scenario.llm_schema import LanguageModel
@@ -25,6 +26,7 @@ from sim.scenario.streams import (
     closed_rows,
     draw_codes,
     estimate_error,
+    one_lane,
     peak_of,
     relative_deadline,
     stopping_of,
@@ -165,6 +167,7 @@ class _Drawn:
     patience: np.ndarray | None
     extra: dict[str, np.ndarray]
     partition: Partition | None
+    work: Mapping[Mode, Work]
 
 
 def _draw(
@@ -205,6 +208,7 @@ def _draw(
         drawn("patience", demand.patience),
         _labels(demand, n) if served is None else served.extra,
         ways.partition,
+        ways.work,
     )
 
 
@@ -247,6 +251,13 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
         for key, values in one.extra.items():
             empty = np.full(n, "", dtype=object) if values.dtype == object else np.zeros(n, values.dtype)
             stream.extra.setdefault(key, empty)[rows] = values
+        for position, mode in enumerate(one.modes):
+            peak = peak_of(mode.type) if mode in one.work and one_lane(mode) else None
+            if peak is not None:
+                if stream.work is None:
+                    stream.work = Known.unknown(*time.shape)
+                for column, value in zip(stream.work.columns, one.work[mode].parts(peak), strict=True):
+                    column[rows, position] = value
         for key in ("reads", "writes"):
             names = getattr(one.demand, key)
             if names:
@@ -300,6 +311,8 @@ class _Ways:
         self.context = context
         self.book: ModeBook = context.modes
         self.found: list[tuple[Mode, np.ndarray]] = []
+        self.work: dict[Mode, Work] = {}
+        """What kernels do in modes of which that is known."""
         self.bytes_in: np.ndarray | None = None
         self.partition: Partition | None = None
 
@@ -398,6 +411,8 @@ class _Ways:
                     partition=self.partition,
                 )
                 self.found.append((mode, times))
+                if way.work is not None:
+                    self.work[mode] = way.work
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
         """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
@@ -448,10 +463,13 @@ class _Ways:
             if peak is None or not wanted or not self._of(device.name):
                 continue
             times = _on(device, peak, seconds, gpus, cores)
+            before = len(self.found)
             if device.kind == "cpu":
                 self.found.append(self._cpu_mode(device, times))
             else:
                 self._gpu_modes(device, times, gpu_memory or 0, gpus)
+            if demand.work is not None:
+                self.work.update((mode, demand.work) for mode, _ in self.found[before:])
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.model.cluster import WHOLE, Device
+from sim.model.fusion import fused_mode
 from sim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
@@ -37,6 +38,8 @@ class Occupation:
     start: float
     end: float
     outcome: int
+    fused: tuple[int, ...] = ()
+    """All tasks of a launch of several as one kernel."""
 
 
 def audit(record: Record) -> list[str]:
@@ -57,12 +60,17 @@ def occupations(record: Record) -> Iterator[Occupation]:
             "outcome": [LAUNCH_COMPLETED if record.status[i] == COMPLETED else LAUNCH_STOPPED for i in rows],
         }  # fmt: skip
     names = ("task", "mode", "place", "decided", "end", "outcome")
-    for task, mode, place, start, end, outcome in zip(*(columns[name] for name in names), strict=True):
+    numbers = columns.get("launch", [-1] * len(columns["task"]))
+    for number, task, mode, place, start, end, outcome in zip(numbers, *(columns[name] for name in names), strict=True):
         devices, cores = record.places[place]
+        fused = record.fused.get(int(number), ((), ()))[0]
         modes = tasks.shapes[tasks.shape[task]].modes
+        if fused:
+            own = [tasks.shapes[tasks.shape[row]].modes[record.mode[row]] for row in fused]
+            modes, mode = (fused_mode(own),), 0
         until = record.end if math.isnan(end) else float(end)
         where = tuple(cluster.devices[index] for index in devices)
-        yield Occupation(int(task), modes[mode], where, cores or (), float(start), until, int(outcome))
+        yield Occupation(int(task), modes[mode], where, cores or (), float(start), until, int(outcome), fused)
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
@@ -128,7 +136,8 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
     tasks = record.input.tasks
     of: dict[int, list[Occupation]] = defaultdict(list)
     for launch in launches:
-        of[launch.task].append(launch)
+        for row in launch.fused or (launch.task,):
+            of[row].append(launch)
     back = np.zeros(len(tasks))  # an answer comes back over the network after its launch has ended
     for service in record.input.services:
         back[service.rows] = service.response_delay
@@ -157,7 +166,7 @@ def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Itera
         if any(launch.outcome not in (LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_COMPLETED) for launch in mine):
             yield f"task {name} is completed and still runs"
         for before in (tasks.predecessors or {row: ()})[row]:
-            if mine and not record.finish[before] <= mine[0].start:
+            if mine and before not in mine[0].fused and not record.finish[before] <= mine[0].start:
                 yield f"task {name} at t = {mine[0].start:g} s: started before task {tasks.name(before)} had finished"
     elif complete:
         yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"

@@ -344,6 +344,16 @@ class Work(Described):
         kernel = kernel_time(self.launch, flops, bytes, peak, self.efficiency, overhead, share)
         return self.kernels * kernel
 
+    def parts(self, peak: Peak) -> tuple[float, float, float, float]:
+        """Seconds of launching, of the operations alone and of the memory traffic alone, and the bytes of that."""
+        overhead = self.steps * self.kernels * (
+            peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
+        )
+        bare = {"launch_overhead": 0.0}
+        operations = self.model_copy(update={**bare, "bytes": 0}).seconds(peak)
+        traffic = self.model_copy(update={**bare, "flops": 0.0}).seconds(peak)
+        return overhead, operations, traffic, float(self.steps * self.bytes)
+
     def seconds(self, peak: Peak, share: float | None = None) -> float:
         """Seconds of all steps."""
         return self.steps * self.step_seconds(peak, share)

@@ -1,10 +1,12 @@
 """The plain task table (`format: tasks`): a CSV (compressed with gzip or not) or Parquet file with one row a task.
 
-Columns, all optional but one duration: id, arrival, class, user, priority, weight, deadline, patience, cpu_time,
-gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
-gpu_memory, bytes_in, bytes_out, upload, download, predecessors, reads, writes (names separated by `;` or
-spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds, sizes
-bytes.  A blank or `inf` duration means that the task cannot run there.
+Columns, all optional but one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
+cpu_time, gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
+gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (what a kernel does: operations, bytes of
+memory traffic, and the share of a device's best rates that it reaches), predecessors, reads, writes (names separated
+by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds,
+sizes bytes.  A blank or `inf` duration means that the task cannot run there.  With flops a duration is not needed: on
+types of device whose peak is known it is computed where the table has none.
 Further numeric columns are kept and appear in the result; others are ignored, with a note.
 """
 
@@ -37,7 +39,8 @@ TEXTS = ("id", "class", "user", "devices")
 KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
 """Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
-MOST_OF = {"cpus": 1e6, "gpus": 1e6, **dict.fromkeys(("memory", "gpu_memory", "bytes_in", "bytes_out"), MOST_BYTES)}
+SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
+MOST_OF = {"cpus": 1e6, "gpus": 1e6, "flops": 1e30, **dict.fromkeys(SIZES, MOST_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
 MISSPELT = 0.8
 """How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
@@ -208,7 +211,8 @@ class _Reader:
         for name in dict.fromkeys(columns):
             if columns.count(name) > 1:
                 self._column_problem(f'the column "{name}" stands there twice')
-        if not any(_TIME.match(name) and not name.endswith("_estimate") for name in columns):
+        timed = any(_TIME.match(name) and not name.endswith("_estimate") for name in columns)
+        if not timed and "flops" not in columns:
             times = ("cpu_time", "gpu_time")
             near = [f'"{one}"; did you mean "{found[0]}"?' for one in columns
                     if (found := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
@@ -221,7 +225,7 @@ class _Reader:
             else:
                 way = f"hetsim trace map {self.path} proposes how to read a log with columns of its own"
                 hint = f"; it has {has}. {way}"
-            self._column_problem("missing column: a task table needs cpu_time, gpu_time or gpu_time.TYPE" + hint)
+            self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
                 self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
@@ -368,11 +372,28 @@ class _Reader:
         return found
 
     def _check_rows(self, table: TaskTable) -> None:
-        nowhere = np.all([np.isinf(values) for values in table.times.values()], axis=0)
-        nowhere &= not self.problems  # a bad cell counts as no time: it is named already
+        nowhere = np.full(len(table), not self.problems)  # a bad cell counts as no time: it is named already
+        for values in table.times.values():
+            nowhere &= np.isinf(values)
+        flops = table.numbers.get("flops")
+        if flops is not None:
+            nowhere &= np.isnan(flops)
+            for name in ("bytes", "efficiency"):
+                given = table.numbers.get(name)
+                lost = [] if given is None else np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist()
+                for row in lost:
+                    self._row_problem(row, name, f"{name} of a task without flops")
+        else:
+            for name in ("bytes", "efficiency"):
+                if name in table.numbers:
+                    self._column_problem(f'column "{name}" has no column "flops" beside it')
+        share = table.numbers.get("efficiency")
+        if share is not None:
+            for row in np.flatnonzero((share <= 0) | (share > 1)).tolist():
+                self._row_problem(row, "efficiency", f"{share[row]:g}: a share is above 0 and at most 1")
         for row in np.flatnonzero(nowhere)[: MOST_PROBLEMS + 1].tolist():
             message = f"task {table.name(row)} has no finite time on any device"
-            self._row_problem(row, ", ".join(table.times), message)
+            self._row_problem(row, ", ".join(table.times) or "flops", message)
         gpus = table.numbers.get("gpus")
         if gpus is not None:
             part = (gpus > 1) & (gpus != np.floor(gpus))

@@ -47,7 +47,7 @@ BUILTIN: dict[str, str] = {
 
 NUMBERS = (
     "priority", "weight", "deadline", "patience", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
-    "bytes_out", "upload", "download",
+    "bytes_out", "upload", "download", "flops", "bytes", "efficiency",
 )  # fmt: skip
 """Numeric columns of a task table besides arrival and times; blank cells are NaN and mean the default."""
 
@@ -59,7 +59,9 @@ class TaskTable:
     """Tasks of a trace as columns of equal length, in the order of the file, in seconds and bytes.
 
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
-    the same names to what policies know, where that differs.  A trace of requests has no `times`: an entry that it
+    the same names to what policies know, where that differs.
+    `flops`, `bytes` and `efficiency` among `numbers` are what a row does: its time on types for which it has none
+    follows (`sim.workload.roofline`).  A trace of requests has no `times`: an entry that it
     feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
     `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
     prompt: equal ones are a common beginning.
@@ -92,7 +94,7 @@ class TaskTable:
     @property
     def requests(self) -> bool:
         """Are these requests to a service, which says what they take?"""
-        return not self.times
+        return not self.times and "flops" not in self.numbers
 
     def name(self, row: int) -> Any:
         """The id of a row, or its number in the file (from 1)."""

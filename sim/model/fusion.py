@@ -1,0 +1,154 @@
+"""Several tasks launched as one kernel: what it reads and writes, what stays inside, and how long it computes.
+
+The tasks run in their order.  An item that one of them writes before any reads it, that no task outside reads or
+writes, and that one of them reads last, stays *inside*: it is never written, and takes no memory and no link.  Inputs
+are those that a task reads before one of the launch has written them; outputs are the other items written.
+
+How long it computes, of tasks whose work is known (`sim.model.tasks.Work`): of their launch overheads the greatest is
+paid; operations add up; memory traffic adds up without what falls away: every reading of an item that an earlier task
+of the launch has written or read, and every writing of an item that stays inside or is written again (of one task at
+most all its traffic).  It takes the overhead and the greater of both sums.  A task whose work is not known counts its
+own time in both sums, so nothing of it overlaps and only the seconds that its mode computes once a launch (`fixed`)
+are saved.  So it never computes for longer than its tasks one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sim.model.cluster import MILLI
+from sim.model.tasks import Mode, StageTime, Tasks
+
+
+def fused_mode(modes: Sequence[Mode]) -> Mode:
+    """The mode of a launch of several tasks, each in its own: it holds the most that any of them needs."""
+    first = modes[0]
+    return Mode(
+        name="+".join(dict.fromkeys(mode.name for mode in modes)),
+        type=first.type,
+        millicores=max(mode.millicores for mode in modes),
+        gpus=first.gpus,
+        share=first.share,
+        memory=max(mode.memory for mode in modes),
+        gpu_memory=max(mode.gpu_memory for mode in modes),
+        fixed=max(mode.fixed for mode in modes),
+        upload=StageTime(fixed=sum(mode.upload.of(1) for mode in modes)),
+        download=StageTime(fixed=sum(mode.download.of(1) for mode in modes)),
+        partition=first.partition,
+        parts=tuple(modes),
+    )
+
+
+def fusible(modes: Sequence[Mode]) -> str | None:
+    """Why tasks in these modes cannot be launched as one, as the end of a sentence; None if they can."""
+    first = modes[0]
+    for mode in modes:
+        one = mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
+        if not one or mode.table is not None:
+            return f"mode {mode.name} does not run on one core or one whole accelerator"
+        if mode.type is not first.type:
+            return f"modes {first.name} and {mode.name} run on different types of device"
+        if mode.partition is not first.partition:
+            return f"modes {first.name} and {mode.name} are bound to different partitions"
+    return None
+
+
+def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
+    """How many tasks read, and how many write, each item."""
+    counts = []
+    for rows in (tasks.reads, tasks.writes):
+        found = [0] * len(tasks.items)
+        for row in rows or ():
+            for item in row:
+                found[item] += 1
+        counts.append(found)
+    return counts[0], counts[1]
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The data of a launch of several tasks; `saved` are bytes of memory traffic of each that fall away, at most all
+    that it has."""
+
+    rows: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    inside: tuple[int, ...]
+    saved: tuple[float, ...]
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Items that need room in the memory of its device."""
+        return tuple(dict.fromkeys((*self.inputs, *self.outputs)))
+
+    @property
+    def first(self) -> int:
+        return self.rows[0]
+
+
+def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
+    """What tasks launched as one in this order read, write and keep inside.
+
+    readers, writers: tasks that (still) have to read and write each item, these among them (`users_of_items`).
+    Cost: linear in what they read and write.
+    """
+    rows = tuple(rows)
+    reads = [() if tasks.reads is None else tasks.reads[row] for row in rows]
+    writes = [() if tasks.writes is None else tasks.writes[row] for row in rows]
+    own_reads: dict[int, int] = {}
+    own_writes: dict[int, int] = {}
+    last_write: dict[int, int] = {}
+    last_read: dict[int, int] = {}
+    inputs: dict[int, None] = {}
+    for number, (read, written) in enumerate(zip(reads, writes, strict=True)):
+        for item in read:
+            own_reads[item] = own_reads.get(item, 0) + 1
+            last_read[item] = number
+            if item not in last_write:
+                inputs[item] = None
+        for item in written:
+            own_writes[item] = own_writes.get(item, 0) + 1
+            last_write[item] = number
+    outputs = []
+    for item, writer in last_write.items():
+        wanted = readers[item] > own_reads.get(item, 0) or writers[item] > own_writes[item]
+        if wanted or last_read.get(item, -1) <= writer:
+            outputs.append(item)
+    kept = dict.fromkeys(outputs)
+    inside = [item for item in last_write if item not in kept and item not in inputs]
+    saved = []
+    seen: dict[int, None] = {}
+    for number, (read, written) in enumerate(zip(reads, writes, strict=True)):
+        away = sum(tasks.items[item].size for item in read if item in seen)
+        away += sum(tasks.items[item].size for item in written if item not in kept or last_write[item] > number)
+        saved.append(float(away))
+        seen.update(dict.fromkeys((*read, *written)))
+    return Fusion(rows, tuple(inputs), tuple(outputs), tuple(inside), tuple(saved))
+
+
+def fused_seconds(
+    tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
+    left: Sequence[float],
+) -> float:  # fmt: skip
+    """Seconds that the launch computes; `own`: of each task alone besides `fixed`, `left`: its part still to do."""
+    fixed = overhead = operations = traffic = 0.0
+    work = tasks.work
+    for row, saved, position, mode, seconds, part in zip(
+        fusion.rows, fusion.saved, positions, modes, own, left, strict=True
+    ):
+        fixed = max(fixed, mode.fixed * part)
+        seconds *= part
+        alone = math.nan if work is None else work.alone(row, position)
+        if not alone > 0:
+            operations += seconds
+            traffic += seconds
+            continue
+        assert work is not None
+        scale = seconds / alone  # an estimate that is off, or a time that was measured
+        moved = float(work.bytes[row, position])
+        overhead = max(overhead, float(work.overhead[row, position]) * scale)
+        operations += float(work.operations[row, position]) * scale
+        traffic += float(work.traffic[row, position]) * scale * (max(0.0, 1.0 - saved / moved) if moved else 1.0)
+    return fixed + overhead + max(operations, traffic)
