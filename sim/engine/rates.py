@@ -55,12 +55,12 @@ class Speeds:
         placement = launch.placement
         mode = placement.mode
         rate, busy, watts = INF, 0.0, 0.0
-        for device in placement.devices:
+        for position, device in enumerate(placement.devices):
             state = self.capacity.of[device.index]
             factor = state.frequency / state.slowdown
             power = device.type.power.busy - device.type.power.idle
             if mode.on_cpu:
-                part = mode.millicores / 1000
+                part = (mode.millicores if placement.parts is None else placement.parts[position]) / 1000
             else:
                 part = mode.share / WHOLE
                 lane: Lane = state.lane
