@@ -45,7 +45,7 @@ class Capacity:
         self.share = self.full.copy()
         self._ask(names)
         self.fitting = np.zeros((len(self.asked), nodes), np.int64)
-        """Per asked mode and node: 1 where it, or its part of a node, fits; of one over any nodes what it could take."""
+        """Per asked mode and node: 1 where it, or its part of a node, fits; of one over any nodes its part."""
         self._free = np.zeros((nodes, 3 + 2 * len(names)))
         for index in range(nodes):
             self.refresh(index)
