@@ -20,7 +20,7 @@ from sim.policy import View
 
 
 class Reservation(NamedTuple):
-    """A task is to start at a time, in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
+    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
 
     time: float
     end: float

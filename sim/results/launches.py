@@ -235,6 +235,19 @@ class Places:
         texts = ["+".join([cluster.nodes[n].name for n in sorted(found)]) for found in nodes]
         return self._codes(used, texts)
 
+    def spreads(self, used: np.ndarray) -> dict[str, Any]:
+        """By place (and at the end for place -1): the number of its nodes, `hosts`, and of its racks, `racks`."""
+        cluster = self._record.input.cluster
+        found = {"hosts": np.zeros(self.count + 1, np.int32)}
+        if any(node.spec.rack is not None for node in cluster.nodes):
+            found["racks"] = np.zeros(self.count + 1, np.int32)
+        for place in np.unique(used[used >= 0]).tolist():
+            devices = [cluster.devices[index] for index in self._record.places[place][0]]
+            found["hosts"][place] = len({device.node for device in devices})
+            if "racks" in found:
+                found["racks"][place] = len({device.rack for device in devices if device.rack is not None})
+        return found
+
     def _used(self, used: np.ndarray) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
         return [self._record.places[place] for place in np.unique(used[used >= 0])]
 
