@@ -4,8 +4,9 @@ Decides when and, where the trace names nodes, where.  It validates a model of a
 cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
 waits, before those recorded later, until it fits; `late_starts`, `mean_lateness` and `max_lateness` tell how often and
 how long.  A trace with no record of a task's start has it start as soon as it fits, after those that are due.
-Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; a node
-that this cluster lacks counts in `unknown_nodes`, and the task goes wherever it fits.
+Tasks need the column `recorded_start` (the readers of clusters' logs write it), and may have `recorded_node`; tasks
+with nodes that this cluster lacks count in `unknown_nodes`, and go wherever they fit if it has none of them.  A job
+over several nodes keeps to those that are recorded; what it holds on each is for its mode to say.
 Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g. Frachtenberg and
 Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
 Weakness: it is no policy, since what it does was decided by another one for another load.
@@ -50,13 +51,13 @@ class AsRecorded(Scheduler):
         extra = problem.tasks.extra
         start = np.asarray(extra.get("recorded_start", np.full(len(problem.tasks), math.nan)), dtype=float)
         self._start = np.where(np.isnan(start), math.inf, start)
-        self._node: list[int | None] | None = None
+        self._nodes: list[list[int]] | None = None
         names = extra.get("recorded_node")
         if self.nodes and names is not None:
             index = {node.name: node.index for node in problem.cluster.nodes}
-            self._node = [index.get(str(name)) for name in names.tolist()]
-            known = (node is None and _single(name) for node, name in zip(self._node, names.tolist(), strict=True))
-            self._unknown = sum(known)
+            named = [_names(name) for name in names.tolist()]
+            self._nodes = [[index[name] for name in cell if name in index] for cell in named]
+            self._unknown = sum(len(found) < len(cell) for found, cell in zip(self._nodes, named, strict=True))
 
     @property
     def notes(self) -> dict[str, Any]:  # type: ignore[override]
@@ -93,13 +94,18 @@ class AsRecorded(Scheduler):
         yield Wait(until=until)
 
     def _placement(self, task: Task, view: View) -> Placement | None:
-        node = None if self._node is None else self._node[task.index]
-        if node is None:
+        nodes = [] if self._nodes is None else self._nodes[task.index]
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        if len(nodes) == 1 and not any(mode.node_count > 1 for mode in modes):
+            found = (view.first(mode, task, node=nodes[0]) for mode in modes)
+        elif nodes and all(mode.span_any and mode.node_count <= len(nodes) for mode in modes):
+            among = sum(1 << node for node in nodes)
+            found = (view.first(mode, task, among=among) for mode in modes)
+        else:
             return view.fit(task)
-        found = (view.first(task.modes[mode], task, node=node) for mode in task.modes_by_speed())
         return next((placement for placement in found if placement is not None), None)
 
 
-def _single(name: Any) -> bool:
-    """Does the record name one node (several, or none, cannot be kept to)?"""
-    return isinstance(name, str) and bool(name) and "|" not in name
+def _names(cell: Any) -> list[str]:
+    """The nodes that the record names."""
+    return [name for name in cell.split("|") if name] if isinstance(cell, str) else []

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from policies.dynamic.lines import AssigningScheduler, Job, Line
+from policies.dynamic.lines import AssigningScheduler, Job, Line, refuse_parts_of_nodes
 from sim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
 from sim.model.plan import Placement, can_host
 from sim.model.tasks import Mode, Task
-from sim.policy import View
+from sim.policy import PlanProblem, View
 
 NEAR = 16
 """Nodes near the data of a task whose devices are looked at one by one."""
@@ -65,6 +65,9 @@ class EarliestLine(AssigningScheduler):
 
     with_data = False
     """Does the place of data matter?"""
+
+    def check(self, problem: PlanProblem) -> None:
+        refuse_parts_of_nodes(problem)
 
     def make_lines(self, cluster: Cluster) -> list[Line]:
         lines: list[Line] = []

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace, nsmallest
 from typing import Any
 
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
 from sim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task, Tasks
@@ -79,6 +82,16 @@ class Line:
         while queue and queue[0][2].over:
             heappop(queue)
         return queue[0][2] if queue else None
+
+
+def refuse_parts_of_nodes(problem: PlanProblem) -> None:
+    """ScenarioError if a task wants a number of nodes, or cores of several: devices are chosen one by one here."""
+    tasks = problem.tasks
+    gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
+    rows = np.flatnonzero(np.isin(tasks.shape, gangs))
+    if len(rows):
+        text = f"it chooses devices one by one, and task {tasks.name(int(rows[0]))} wants equal parts of several nodes"
+        raise ScenarioError(Problem(f"{text}, or cores of several; {len(rows)} tasks do", key="policy.scheduler"))
 
 
 class Job:

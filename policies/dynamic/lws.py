@@ -22,6 +22,7 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any
 
+from policies.dynamic.lines import refuse_parts_of_nodes
 from sim.model.cluster import MILLI, WHOLE, Device
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Shape, Task
@@ -91,6 +92,9 @@ class Lws(Scheduler):
         self._open: list[int] = []
         """Nodes with a worker that is not known to be full, in order."""
         self._down: dict[int, None] = {}
+
+    def check(self, problem: PlanProblem) -> None:
+        refuse_parts_of_nodes(problem)
 
     def prepare(self, problem: PlanProblem) -> None:
         self._before = problem.tasks.predecessors

@@ -140,9 +140,15 @@ class Occupancy:
         placement = view.launch_of(task).placement
         if placement is None:
             return
+        mode = placement.mode
         counts: dict[int, int] = {}
-        for device in placement.devices:
-            counts[device.node] = counts.get(device.node, 0) + (placement.mode.gpus > 0)
+        if mode.node_count > 1:
+            counts = dict.fromkeys((device.node for device in placement.devices), 1)
+        elif mode.unit is not None:
+            counts = {node: cores for node, cores, _ in placement.hosts()}
+        else:
+            for device in placement.devices:
+                counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
         run = self.runs[row] = Run(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
         heappush(self._ends, (run.end, row))
         for number in counts:

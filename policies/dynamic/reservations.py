@@ -13,14 +13,14 @@ import math
 from typing import NamedTuple
 
 from policies.dynamic.occupancy import Occupancy
-from policies.dynamic.timelines import Pool, Timeline
+from policies.dynamic.timelines import Pool, Timeline, held, whole
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 
 
 class Reservation(NamedTuple):
-    """A task is to start at a time, in a mode, with so many devices on each of some nodes, and end at another."""
+    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
 
     time: float
     end: float
@@ -30,8 +30,23 @@ class Reservation(NamedTuple):
     def placement(self, task: Task, view: View) -> Placement | None:
         """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
         if len(self.nodes) > 1:
-            return view.first(self.mode)
+            return self._gang(view)
         return view.first(self.mode, task, node=self.nodes[0][0])
+
+
+    def _gang(self, view: View) -> Placement | None:
+        mode, devices = self.mode, [view.cluster.nodes[number].cpu for number, _ in self.nodes]
+        if mode.unit is None:
+            return view.first(mode, among=sum(1 << number for number, _ in self.nodes))
+        if mode.on_cpu:
+            parts = tuple(held(mode, amount)[1] for _, amount in self.nodes)
+            placement = Placement(mode, tuple(devices), parts=parts)
+            return placement if view.fits(mode, placement) else None
+        found = [view.first(mode.unit, node=number) for number, _ in self.nodes]
+        here = [part for part in found if part is not None]
+        if len(here) < len(found):
+            return None
+        return Placement(mode, tuple(device for part in here for device in part.devices))
 
 
 class Profile:
@@ -89,7 +104,7 @@ class Profile:
             start, number = self._on_a_node(mode, duration, now, best)
             if number >= 0:
                 best = start
-                chosen = Reservation(start, start + duration, mode, ((number, mode.gpus),))
+                chosen = Reservation(start, start + duration, mode, ((number, whole(mode)),))
                 if start <= now:
                     return chosen
             if mode.span_any:
@@ -162,7 +177,7 @@ class Profile:
                 return None
             if pool is not None and pool.earliest(mode, duration, start) > start:
                 continue
-            chosen, left = [], mode.gpus
+            chosen, left = [], whole(mode)
             for timeline in timelines:
                 here = min(left, timeline.most(mode, start, start + duration))
                 if here:

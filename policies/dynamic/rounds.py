@@ -375,7 +375,7 @@ class Room:
         best: tuple[tuple[float, int], list[Device]] | None = None
         across: list[Device] = []
         for node in self._with(mode):
-            if not mode.allows(node.index):
+            if not mode.allows(node.index) or mode.node_count > 1:
                 continue
             devices = self._free_on(node, mode)
             if mode.on_cpu:
@@ -389,6 +389,11 @@ class Room:
                     best = (key, devices)
         if best is not None:
             placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
+        elif mode.unit is not None:
+            gang = self._gang(mode, mode.unit)
+            if gang is None:
+                return None
+            placement = gang
         elif mode.span_any and len(across) >= mode.gpus:
             placement = Placement(mode, tuple(across[: mode.gpus]))
         else:
@@ -397,6 +402,27 @@ class Room:
             return None
         self._take(placement)
         return placement
+
+    def _gang(self, mode: Mode, unit: Mode) -> Placement | None:
+        """Parts of the first nodes that have room for them."""
+        devices: list[Device] = []
+        parts: list[int] = []
+        left = mode.node_count if mode.node_count > 1 else mode.millicores
+        for node in self._with(mode):
+            here = self._free_on(node, unit)[: max(1, unit.gpus)]
+            if not left or not mode.allows(node.index) or len(here) < max(1, unit.gpus):
+                continue
+            if not self.host_holds(node, unit, 1.0):
+                continue
+            part = 1
+            if mode.node_count == 1:
+                part = min(left, self.cores[node.index] // 1000 * 1000)
+                if unit.memory:
+                    part = min(part, int(self.memory[node.index] // unit.memory) * 1000)
+                parts.append(part)
+            devices += here
+            left -= part
+        return None if left else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
 
     def _with(self, mode: Mode) -> list[Node]:
         name = mode.type.name
@@ -433,14 +459,16 @@ class Room:
         mode = placement.mode
         if not mode.on_cpu and any(self.left.get(d.index, -1) < mode.share for d in placement.devices):
             return False
-        return all(self.host_holds(node, mode, part) for node, part in self.parts(placement).items())
+        held = placement.hosts()
+        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in held)
 
     def _take(self, placement: Placement) -> None:
         mode = placement.mode
         for device in placement.devices if not mode.on_cpu else ():
             self.left[device.index] -= mode.share
-        for node, part in self.parts(placement).items():
-            self.take_host(node, mode, part)
+        for number, cores, memory in placement.hosts():
+            self.cores[number] -= cores
+            self.memory[number] -= memory
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
         """Cores and memory of such a part of a launch."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from policies.dynamic.occupancy import Occupancy
 from policies.dynamic.reservations import Profile, Reservation
-from policies.dynamic.timelines import Timeline
+from policies.dynamic.timelines import Timeline, whole
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import View
@@ -107,5 +107,5 @@ class Standing:
                     before.occupy(found.time, found.end, found.mode, count)
 
     def _is_due(self, found: Reservation, placement: Placement) -> bool:
-        nodes = [(placement.devices[0].node, found.mode.gpus)]
+        nodes = [(placement.devices[0].node, whole(found.mode))]
         return found.time == self._view.now and found.mode is placement.mode and list(found.nodes) == nodes

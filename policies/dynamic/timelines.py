@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from sim.model.cluster import WHOLE, Device, Node, Partition
+from sim.model.plan import host_part
 from sim.model.tasks import Mode
 
 
@@ -62,11 +63,22 @@ class Span:
             shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
 
-def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Cores (thousandths) and memory that so many of a launch's devices hold on their node."""
-    if count >= mode.gpus:
-        return mode.millicores, mode.memory
-    return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+def whole(mode: Mode) -> int:
+    """The amount of a launch: nodes or thousandths of cores of a gang of such parts, else accelerators."""
+    if mode.node_count > 1:
+        return mode.node_count
+    return mode.gpus if mode.unit is None else mode.millicores
+
+
+def held(mode: Mode, amount: int) -> tuple[int, int, int]:
+    """Accelerators, cores (thousandths) and memory that so much of a launch holds on its node."""
+    if mode.node_count > 1:
+        part = mode.unit
+        assert part is not None
+        return part.gpus * amount, part.millicores * amount, part.memory * amount
+    if mode.unit is not None:
+        return 0, amount, -(-mode.memory * amount // mode.millicores)
+    return amount, *host_part(mode, amount)
 
 
 class Timeline:
@@ -97,7 +109,10 @@ class Timeline:
         return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
 
     def usable(self, mode: Mode) -> bool:
-        """May tasks run here in this mode at all?"""
+        """May tasks run on this node alone in this mode at all?"""
+        return mode.node_count == 1 and self._allowed(mode)
+
+    def _allowed(self, mode: Mode) -> bool:
         return not self.dead and (not mode.on_cpu or self.node.cpu.type is mode.type) and mode.allows(self.node.index)
 
     def forget(self, now: float) -> None:
@@ -116,27 +131,31 @@ class Timeline:
         return position
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Take what a launch holds on this node from `start` to `end`."""
+        """Take what so much of a launch holds on this node from `start` to `end`."""
         self._windows.clear()
-        cores, memory = host_part(mode, count)
+        gpus, cores, memory = held(mode, count)
         first = self._split(start)
         last = len(self.spans) if math.isinf(end) else self._split(end)
         for span in self.spans[first:last]:
-            span.take(mode, count, cores, memory)
+            span.take(mode, gpus, cores, memory)
 
     def most(self, mode: Mode, start: float, end: float) -> int:
-        """How many devices of a gang could be here all the time."""
-        if self.dead or not mode.allows(self.node.index):
+        """How much of a gang could be here all the time."""
+        if not self._allowed(mode):
             return 0
-        count = mode.gpus
+        count = 1 if mode.node_count > 1 else whole(mode)
+        step = 1000 if mode.unit is not None and mode.node_count == 1 else 1
         position = max(0, bisect_right(self.times, start) - 1)
-        while count and position < len(self.spans):
+        while count > 0 and position < len(self.spans):
             if self.times[position] > start and self.times[position] >= end:
                 break
-            while count and not self.spans[position].fits(mode, count, *host_part(mode, count)):
-                count -= 1
+            span = self.spans[position]
+            if step > 1:
+                count = min(count, span.cores // step * step)
+            while count > 0 and not span.fits(mode, *held(mode, count)):
+                count -= step
             position += 1
-        return count
+        return max(0, count)
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """From when until when the mode has room, in order; the first may be past."""

@@ -36,7 +36,9 @@ def consolidate(task: Task, view: View) -> Placement | None:
 
 def _fewest_nodes(task: Task, mode: Mode, view: View) -> Iterator[Found]:
     placement = by_room(task, [mode], view, tightest=True)
-    if placement is None and mode.span_any:
+    if placement is None and mode.unit is not None:
+        placement = view.first(mode, task)
+    elif placement is None and mode.span_any:
         placement = _over_nodes(task, mode, np.arange(len(view.cluster.nodes)), view)
     if placement is not None:
         yield (float(len({device.node for device in placement.devices})), _free_on(placement, view)), placement
@@ -113,8 +115,10 @@ class Topology:
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
         """The best place of a mode, if any, with (-rate, free in the part)."""
-        if not mode.gpus or not mode.whole:
+        if not mode.gpus or not mode.whole or mode.unit is not None:
             placement = by_room(task, [mode], view, tightest=True)
+            if placement is None and mode.unit is not None:
+                placement = view.first(mode, task)
             if placement is not None:
                 yield (-1.0, _free_on(placement, view)), placement
             return

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from sim.engine.fitting import Fitting
-from sim.engine.holdings import UNLIMITED, GpuState, NodeState, host_part
-from sim.model.cluster import WHOLE, Cluster, Device
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
+from sim.engine.holdings import UNLIMITED, GpuState, NodeState
+from sim.model.cluster import WHOLE, Cluster
+from sim.model.plan import Placement, split_cores
 
 
 class Capacity(Fitting):
@@ -29,8 +28,9 @@ class Capacity(Fitting):
     def refusal(self, placement: Placement) -> str | None:
         """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
         mode, devices = placement.mode, placement.devices
-        if len(set(devices)) != len(devices) or len(devices) != max(1, mode.gpus):
-            return f"mode {mode.name} needs {max(1, mode.gpus)} different devices, it names {len(devices)}"
+        wanted = mode.gpus or (len(devices) if mode.unit is not None and mode.node_count == 1 else mode.node_count)
+        if len(set(devices)) != len(devices) or len(devices) != max(1, wanted):
+            return f"mode {mode.name} needs {max(1, wanted)} different devices, it names {len(devices)}"
         by_node: dict[int, int] = {}
         for device in devices:
             state = self.of[device.index] if device.index < len(self.of) else None
@@ -51,9 +51,13 @@ class Capacity(Fitting):
             return refusal
         if len(by_node) > 1 and not mode.span_any:
             return f"mode {mode.name} does not span nodes"
-        for number, count in by_node.items():
+        if mode.node_count > 1 and list(by_node.values()) != [max(1, mode.gpus // mode.node_count)] * mode.node_count:
+            return f"mode {mode.name} needs equal parts of {mode.node_count} nodes, it has {len(by_node)} nodes"
+        if placement.parts is not None and sum(placement.parts) != mode.millicores:
+            held = sum(placement.parts) / 1000
+            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {held:g}"
+        for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
-            cpus, memory = host_part(mode, count)
             if cpus > node.cpu_free:
                 return f"node {node.node} has {node.cpu_free / 1000:g} cores free and the mode needs {cpus / 1000:g}"
             if memory > node.mem_free:
@@ -108,7 +112,7 @@ class Capacity(Fitting):
             return 0
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
-        if mode.nodes is not None and (mode.limited or not mode.nodes & state.bit):
+        if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
             return -1
         state.cpu_free -= mode.millicores
         state.mem_free -= mode.memory
@@ -117,13 +121,15 @@ class Capacity(Fitting):
             core = state.cores & -state.cores
             state.cores ^= core
             return core
-        return self._take_cores(state, placement)
+        return self._take_cores(state, placement, mode.millicores)
 
     def _quick_gang(self, placement: Placement) -> int:
         """`quick_take` for several whole accelerators of one node."""
         mode, devices, of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
         if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return -1
+        if mode.node_count > 1:
             return -1
         if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
             return -1
@@ -208,16 +214,23 @@ class Capacity(Fitting):
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
-        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0."""
+        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0.
+
+        On several nodes the cores of each stand behind those of the node before it (`sim.model.plan.split_cores`).
+        """
         mode, devices = placement.mode, placement.devices
         if mode.limited:
             self.budget(mode).take(mode, devices)
         if mode.gpus == 0:
-            node = self.of[devices[0].index]
-            node.cpu_free -= mode.millicores
-            node.mem_free -= mode.memory
-            self._note(node)
-            return self._take_cores(node, placement)
+            taken = shift = 0
+            for number, cpus, memory in placement.hosts():
+                node = self.nodes[number]
+                node.cpu_free -= cpus
+                node.mem_free -= memory
+                self._note(node)
+                taken |= self._take_cores(node, placement, cpus) << shift
+                shift += node.node.cpus
+            return taken
         mig = mode.type.sharing.kind == "mig"
         for device in devices:
             gpu = self.of[device.index]
@@ -230,7 +243,8 @@ class Capacity(Fitting):
                 self.moved.append(gpu)
             if gpu.free < WHOLE:
                 gpu.node.open[gpu.kind] &= ~gpu.bit
-        for node, cpus, memory in self._host_parts(mode, devices):
+        for number, cpus, memory in placement.hosts():
+            node = self.nodes[number]
             node.cpu_free -= cpus
             node.mem_free -= memory
             self._note(node)
@@ -239,13 +253,16 @@ class Capacity(Fitting):
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         """Release what `take` occupied."""
         mode, devices = placement.mode, placement.devices
-        if mode.gpus == 0:
+        if mode.gpus == 0 and len(devices) == 1:
             self.quick_give(placement, cores)
             return
         self.releases += 1
         if mode.limited:
             self.budget(mode).give(mode, devices)
-        for device in devices:
+        if mode.gpus == 0:
+            for device, mask in zip(devices, split_cores(devices, cores, self.cluster), strict=True):
+                self.of[device.index].cores |= mask
+        for device in devices if mode.gpus else ():
             gpu = self.of[device.index]
             if gpu.slices:
                 gpu.slices.pop(launch, None)
@@ -255,22 +272,14 @@ class Capacity(Fitting):
                 self.moved.append(gpu)
             if free >= WHOLE and gpu.up and not gpu.asleep:
                 gpu.node.open[gpu.kind] |= gpu.bit
-        for node, cpus, memory in self._host_parts(mode, devices):
+        for number, cpus, memory in placement.hosts():
+            node = self.nodes[number]
             node.cpu_free += cpus
             node.mem_free += memory
             self._note(node)
 
-    def _host_parts(self, mode: Mode, devices: tuple[Device, ...]) -> list[tuple[NodeState, int, int]]:
-        """What a launch holds on the host, by node: (node, cores, memory)."""
-        if not mode.span_any:
-            return [(self.nodes[devices[0].node], mode.millicores, mode.memory)]
-        counts: dict[int, int] = {}
-        for device in devices:
-            counts[device.node] = counts.get(device.node, 0) + 1
-        return [(self.nodes[number], *host_part(mode, count)) for number, count in counts.items()]
-
     @staticmethod
-    def _take_cores(node: NodeState, placement: Placement) -> int:
+    def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
         """Whole cores get a name of their own (for pictures and plans); parts of cores do not."""
         taken = 0
         if placement.cores is not None:
@@ -278,7 +287,7 @@ class Capacity(Fitting):
                 taken |= 1 << core
         else:
             free = node.cores
-            for _ in range(placement.mode.millicores // 1000):
+            for _ in range(millicores // 1000):
                 lowest = free & -free
                 taken |= lowest
                 free ^= lowest

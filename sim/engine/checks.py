@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sim.engine.budgets import Budget
-from sim.engine.holdings import GpuState, host_part
+from sim.engine.holdings import GpuState
 from sim.engine.launch import BEFORE, COMPUTE
 from sim.engine.requests import Sliced
 from sim.errors import InvariantError
@@ -101,13 +101,9 @@ class Checker:
                 self._require(inside, f"a launch of partition {mode.partition} is on {placement}, outside it")
             if mode.limited and mode.partition is not None:
                 used.setdefault(mode.partition, Budget(mode.partition)).take(mode, placement.devices)
-            by_node: dict[int, int] = {}
-            for device in placement.devices:
-                by_node[device.node] = by_node.get(device.node, 0) + 1
-                if mode.gpus:
-                    share[device.index] = share.get(device.index, 0) + mode.share
-            for number, count in by_node.items():
-                held, held_memory = host_part(mode, count)
+            for device in placement.devices if mode.gpus else ():
+                share[device.index] = share.get(device.index, 0) + mode.share
+            for number, held, held_memory in placement.hosts():
                 cpu[number] -= held
                 if memory[number] is not None:
                     memory[number] -= held_memory  # type: ignore[operator]

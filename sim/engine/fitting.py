@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sim.engine.budgets import Budget
-from sim.engine.holdings import GpuState, NodeState, host_part
+from sim.engine.holdings import GpuState, NodeState
 from sim.model.cluster import Cluster, Device, DeviceType, Partition
-from sim.model.plan import Placement
+from sim.model.plan import Placement, host_part
 from sim.model.tasks import Mode
 
 KEPT_GANGS = 256
@@ -76,6 +76,7 @@ class Fitting:
         index = self.indexes.get(mode)
         if index is None:
             counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            counted = counted and mode.node_count == 1
             simple = counted and mode.type.streams == 1
             bare = simple and mode.bare
             index = self.indexes[mode] = ModeIndex(self.types[mode.type], counted, simple, bare)
@@ -181,16 +182,28 @@ class Fitting:
         return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
 
     def _first_across(self, mode: Mode, index: ModeIndex) -> Placement | None:
-        """The first devices of any nodes; of whole accelerators only nodes that have one open are looked at."""
-        if not index.simple:
-            return self._across(mode, self.nodes)
-        mask = self.with_open[index.kind]
-        if mode.nodes is not None:
-            mask &= mode.nodes
-        nodes = [self.nodes[number] for number in self.nodes_in(mask)]
-        if sum(node.open[index.kind].bit_count() for node in nodes) < mode.gpus:
+        """The first devices of any nodes; only nodes that have some are looked at."""
+        numbers = self.having_room(mode)
+        if mode.node_count > 1 and numbers.bit_count() < mode.node_count:
             return None
-        return self._across(mode, nodes)
+        if index.simple and sum(self.nodes[n].open[index.kind].bit_count() for n in self.nodes_in(numbers)) < mode.gpus:
+            return None
+        return self._across(mode, (self.nodes[number] for number in self.nodes_in(numbers)))
+
+    def having_room(self, mode: Mode) -> int:
+        """Bitmask of the nodes that may have room for a part of a gang now."""
+        if mode.unit is not None:
+            return self.room(mode.unit)
+        mask = self.with_open[self.index_of(mode).kind] if self.index_of(mode).simple else (1 << len(self.nodes)) - 1
+        return mask if mode.nodes is None else mask & mode.nodes
+
+    def free_for(self, mode: Mode) -> int:
+        """How much there is now for a gang on whichever nodes, in units of `amount_of`, limits aside."""
+        numbers = self.having_room(mode)
+        if mode.node_count > 1:
+            return numbers.bit_count()
+        amount = amount_of(mode)
+        return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
         """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
@@ -264,39 +277,36 @@ class Fitting:
         return min(fitting, key=lambda gpu: gpu.free)
 
     def _across(self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None) -> Placement | None:
-        """A gang over several nodes, filling nodes in order; host shares in proportion to its devices there.
+        """A gang over several nodes, filling nodes in order.
 
         `budget`: what its partition will have in use by then; None: what it has now.
         """
-        chosen: list[Device] = []
         new = 1 << 30
         if mode.limited:
             budget = budget or self.budget(mode)
             if not budget.enough(mode):
                 return None
             new = budget.new_nodes()
+        chosen: list[tuple[NodeState, int]] = []
+        left = amount_of(mode)
         for node in nodes:
-            if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
-                continue
             fresh = budget is not None and node.index not in budget.on
             if fresh and not new:
                 continue
-            here = [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
-            here = here[: mode.gpus - len(chosen)]
-            while here:
-                cpus, memory = host_part(mode, len(here))
-                if cpus <= node.cpu_free and memory <= node.mem_free:
-                    break
-                here.pop()
-            chosen += here
-            new -= bool(fresh and here)
-            if len(chosen) == mode.gpus:
-                return Placement(mode, tuple(chosen))
+            here = share_of(mode, node, left)
+            if here:
+                chosen.append((node, here))
+                new -= fresh
+                left -= here
+                if not left:
+                    return _gang_on(mode, chosen)
         return None
 
     def countable(self, mode: Mode) -> bool:
         """Is it enough to count what a launch in this mode takes: cores, or whole accelerators of one node?"""
-        return mode.gpus == 0 or (not mode.span_any and (self.indexes.get(mode) or self.index_of(mode)).simple)
+        if mode.span_any:
+            return False
+        return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
 
     def nodes_in(self, mask: int) -> Iterator[int]:
         """Indexes of the set bits, ascending."""
@@ -304,3 +314,45 @@ class Fitting:
             lowest = mask & -mask
             yield lowest.bit_length() - 1
             mask ^= lowest
+
+
+def amount_of(mode: Mode) -> int:
+    """How much a gang over several nodes needs in all: nodes, accelerators, or thousandths of cores."""
+    return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
+
+
+def share_of(mode: Mode, node: NodeState, left: int) -> int:
+    """How much of the `amount_of` a gang one node can take, of what is left to be placed."""
+    if mode.unit is not None:
+        if not node.fits(mode.unit):
+            return 0
+        if mode.node_count > 1:
+            return 1
+        cores = min(left, node.cpu_free)
+        if mode.memory:
+            cores = min(cores, node.mem_free * mode.millicores // mode.memory)
+        return cores // 1000 * 1000
+    if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
+        return 0
+    count = sum(gpu.device.type is mode.type and gpu.takes(mode) for gpu in node.gpus)
+    count = min(count, left)
+    while count:
+        cpus, memory = host_part(mode, count)
+        if cpus <= node.cpu_free and memory <= node.mem_free:
+            break
+        count -= 1
+    return count
+
+
+def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
+    """A gang that holds so much of each of these nodes, on their first devices."""
+    if not mode.gpus:
+        devices = tuple(node.device for node, _ in chosen)
+        if mode.node_count > 1:
+            return Placement(mode, devices)
+        return Placement(mode, devices, parts=tuple(part for _, part in chosen) if len(chosen) > 1 else None)
+    found: list[Device] = []
+    for node, count in chosen:
+        count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
+        found += [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)][:count]
+    return Placement(mode, tuple(found))

@@ -5,7 +5,6 @@ Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sim.model.cluster import WHOLE, Device, DeviceType, Node
@@ -150,10 +149,12 @@ class NodeState:
         return self.cpu_free
 
     def fits(self, mode: Mode) -> bool:
-        """Does the mode fit here, limits of its partition aside?"""
+        """Does the mode fit on this node alone, limits of its partition aside?"""
         if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
+            return False
+        if mode.node_count > 1:
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
@@ -164,10 +165,3 @@ class NodeState:
                 if count == mode.gpus:
                     return True
         return False
-
-
-def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Cores (thousandths) and memory held on a node where `count` of the launch's devices are."""
-    if count >= mode.gpus:  # all of them, or a CPU mode
-        return mode.millicores, mode.memory
-    return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)

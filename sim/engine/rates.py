@@ -54,24 +54,26 @@ class Speeds:
     def _reckon(self, launch: Launch) -> Rates:
         placement = launch.placement
         devices = placement.devices
-        rate, busy, watts = self._on(launch, placement.mode, devices[0])
+        mode, parts = placement.mode, placement.parts
+        rate, busy, watts = self._on(launch, devices[0], mode.millicores if parts is None else parts[0])
         if len(devices) > 1:
-            for device in devices[1:]:
-                factor, part, power = self._on(launch, placement.mode, device)
+            for position, device in enumerate(devices[1:], 1):
+                factor, part, power = self._on(launch, device, 0 if parts is None else parts[position])
                 busy += part
                 watts += power
                 rate = min(rate, factor)
-            rate *= placement.mode.span_rate(devices)
+            rate *= mode.span_rate(devices)
         return rate, busy, watts
 
-    def _on(self, launch: Launch, mode: Mode, device: Device) -> Rates:
-        """What one of its devices makes of a launch."""
+    def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
+        """What one of its devices makes of a launch, which holds so many thousandths of cores there if it is on cores."""
+        mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
         frequency = state.frequency
         factor = frequency / state.slowdown
         if mode.on_cpu:
-            part = mode.millicores / 1000
+            part = millicores / 1000
         else:
             part = mode.share / WHOLE
             lane: Lane = state.lane

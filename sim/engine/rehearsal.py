@@ -144,12 +144,15 @@ def _names(
 ) -> tuple[str, ...]:
     if not placement.mode.on_cpu:
         return tuple(device.name for device in placement.devices)
-    device: Device = placement.devices[0]
-    lanes = free.setdefault(device.node, [0.0] * cluster.nodes[device.node].cpus)
-    cores = placement.cores
-    if cores is None:  # those that are free, and among them those that were so last
-        order = sorted(range(len(lanes)), key=lambda core: (lanes[core] > start, -lanes[core], core))
-        cores = tuple(order[: max(1, placement.mode.millicores // 1000)])
-    for core in cores:
-        lanes[core] = max(lanes[core], finish)
-    return tuple(f"{device.name}{core}" for core in cores)
+    names: list[str] = []
+    parts = placement.parts or (placement.mode.millicores,)
+    for device, part in zip(placement.devices, parts, strict=True):
+        lanes = free.setdefault(device.node, [0.0] * cluster.nodes[device.node].cpus)
+        cores = placement.cores
+        if cores is None:  # those that are free, and among them those that were so last
+            order = sorted(range(len(lanes)), key=lambda core: (lanes[core] > start, -lanes[core], core))  # noqa: B023
+            cores = tuple(order[: max(1, part // 1000)])
+        for core in cores:
+            lanes[core] = max(lanes[core], finish)
+        names += [f"{device.name}{core}" for core in cores]
+    return tuple(names)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.engine.budgets import Budget
 from sim.engine.ends import Ends
+from sim.engine.fitting import amount_of, share_of
 from sim.engine.holdings import NodeState
 from sim.engine.launch import Launch
 from sim.engine.sketches import Tally, occupy, on_sketch, release, sketch_of
@@ -68,6 +69,10 @@ class EarliestFit:
         self._known = view._simulation.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
+        self._gang: Mode | None = None
+        """The mode in which it would start, where that may use several nodes and was found by the walk."""
+        self._free = -1
+        """What is free for the gang at the shadow time (`amount_of`), where it was found by counting that; else -1."""
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
         self._stamp = 0, 0, 0
         self._find()
@@ -114,6 +119,7 @@ class EarliestFit:
     def _walk(self, modes: list[Mode]) -> None:
         """Through what runs in order of expected finish, until a mode fits."""
         seen: set[int] = set()
+        free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
         for running in self.view.running("finish"):
             launch = running._launch
             if launch.number in seen:
@@ -121,15 +127,22 @@ class EarliestFit:
             seen.add(launch.number)
             end = max(self.view.now, self.view.finish_of(launch))
             if self._placement is not None and end > self.time:
-                return
+                break
             nodes = list(dict.fromkeys(device.node for device in launch.placement.devices))
             for number in nodes:
-                release(self._sketch(number), launch.placement, launch)
+                sketch = self._sketch(number)
+                before = [share_of(mode, sketch, amount_of(mode)) for mode in free]
+                release(sketch, launch.placement, launch)
+                for mode, held in zip(free, before, strict=True):
+                    free[mode] += share_of(mode, sketch, amount_of(mode)) - held
             if self._placement is None:  # else what ends at the same time is only given back
-                self._placement = self._on_sketches(modes, nodes)
+                self._placement = self._on_sketches(modes, nodes, free)
                 self.time = end if self._placement is not None else math.inf
+        if self._placement is not None:
+            self._gang = self._placement.mode
+            self._free = free.get(self._gang, -1)
 
-    def _on_sketches(self, modes: list[Mode], nodes: list[int]) -> Placement | None:
+    def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
         """Where a mode fits, now that something ended on these nodes."""
         for number in nodes:
             for mode in modes:
@@ -137,12 +150,21 @@ class EarliestFit:
                 if found is not None:
                     return found
         for mode in modes:
-            if mode.span_any:
-                everywhere = [self._sketches.get(node.index, node) for node in self._capacity.nodes]
-                found = self._capacity._across(mode, everywhere)
-                if found is not None:
-                    return found
+            if mode.span_any and free[mode] >= amount_of(mode):
+                return self._across(mode)
         return None
+
+    def _across(self, mode: Mode) -> Placement | None:
+        """A gang on the first nodes that have room at the shadow time."""
+        numbers = self._capacity.having_room(mode)
+        for number in self._sketches:
+            numbers |= 1 << number
+        for launch in reversed(self.view._simulation.running.values()):
+            if launch.number <= self._known:
+                break
+            for device in launch.placement.devices:
+                numbers |= 1 << device.node
+        return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
 
     def _earliest_anywhere(self, modes: list[Mode]) -> None:
         """By counting accelerators, wherever they are."""
@@ -161,6 +183,8 @@ class EarliestFit:
                 self._place_counted(self._tally)
             elif self.anywhere and self.time < math.inf and self.mode is not None:
                 self._walk([self.mode])
+            elif self._free >= 0 and self._gang is not None:
+                self._placement = self._across(self._gang)
         return self._placement
 
     def _find_limited(self, modes: list[Mode]) -> None:
@@ -239,7 +263,7 @@ class EarliestFit:
                     release(sketch, running.placement, running)
             for placement in self._accepted:
                 if placement.devices[0].node == number:
-                    occupy(sketch, placement.mode, list(placement.devices))
+                    occupy(sketch, placement)
         elif number not in self._sketches:
             sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
@@ -295,6 +319,8 @@ class EarliestFit:
                 return True
             if self._capacity.countable(placement.mode):
                 return self._survives_counted(placement, tally, self._at[1])
+        if self._free >= 0 and self._gang is not None:
+            return self._spares_gang(placement, self._gang)
         assert self.placement is not None
         mine = {device.node for device in self.placement.devices}
         theirs = {device.node for device in placement.devices}
@@ -302,9 +328,8 @@ class EarliestFit:
             return True
         sketches = {number: sketch_of(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
-            here = [device for device in placement.devices if device.node == number]
-            if here:
-                occupy(sketch, placement.mode, here)
+            if number in theirs:
+                occupy(sketch, placement)
         mode = self.placement.mode
         again = on_sketch(sketches[next(iter(mine))], mode) if len(mine) == 1 else None
         if again is None and mode.span_any:
@@ -315,6 +340,23 @@ class EarliestFit:
         self._placement = again
         self._sketches.update(sketches)
         self._tally = None
+        return True
+
+    def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
+        """Does a launch that lasts beyond the shadow leave enough for a gang, on whichever nodes?"""
+        amount, left = amount_of(gang), self._free
+        theirs = dict.fromkeys(device.node for device in placement.devices)
+        sketches = {number: sketch_of(self._sketch(number)) for number in theirs}
+        for sketch in sketches.values():
+            left -= share_of(gang, sketch, amount)
+            occupy(sketch, placement)
+            left += share_of(gang, sketch, amount)
+        if left < amount:
+            return False
+        if self._placement is not None and any(device.node in theirs for device in self._placement.devices):
+            self._placement = None  # on others, once somebody asks
+        self._free = left
+        self._sketches.update(sketches)
         return True
 
     def _survives_counted(self, placement: Placement, tally: Tally, mode: Mode) -> bool:

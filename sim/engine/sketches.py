@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.holdings import NodeState, host_part
-from sim.model.cluster import Device
+from sim.engine.holdings import NodeState
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 
@@ -24,25 +23,27 @@ def sketch_of(node: NodeState) -> NodeState:
 def release(sketch: NodeState, placement: Placement, launch: Any) -> None:
     """Give back on a sketch what a launch holds on that node."""
     mode = placement.mode
-    here = [device for device in placement.devices if device.node == sketch.index]
-    cpus, memory = host_part(mode, len(here))
-    sketch.cpu_free += cpus
-    sketch.mem_free += memory
-    if mode.gpus:
-        for device in here:
+    for node, cpus, memory in placement.hosts():
+        if node == sketch.index:
+            sketch.cpu_free += cpus
+            sketch.mem_free += memory
+    for device in placement.devices if mode.gpus else ():
+        if device.node == sketch.index:
             gpu = sketch.gpus[device.local]
             gpu.free += mode.share
             gpu.room += mode.gpu_memory
             gpu.slices.pop(launch, None)
 
 
-def occupy(sketch: NodeState, mode: Mode, devices: list[Device]) -> None:
-    """Take on a sketch what a launch of the mode would hold on these devices of the node."""
-    cpus, memory = host_part(mode, len(devices))
-    sketch.cpu_free -= cpus
-    sketch.mem_free -= memory
-    for device in devices:
-        if mode.gpus:
+def occupy(sketch: NodeState, placement: Placement) -> None:
+    """Take on a sketch what a launch would hold on that node."""
+    mode = placement.mode
+    for node, cpus, memory in placement.hosts():
+        if node == sketch.index:
+            sketch.cpu_free -= cpus
+            sketch.mem_free -= memory
+    for device in placement.devices if mode.gpus else ():
+        if device.node == sketch.index:
             gpu = sketch.gpus[device.local]
             gpu.free -= mode.share
             gpu.room -= mode.gpu_memory

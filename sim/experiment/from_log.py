@@ -72,7 +72,12 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     if names is not None and all(name and "|" not in name for name in map(str, names.tolist())):
         return _named(table, names, begin, begin + took, gpus, cores)
     if not gpus.any():
-        return [{"name": "pool", "cpus": max(1, _most(begin, begin + took, cores))}]
+        peak, nodes = max(1, _most(begin, begin + took, cores)), table.numbers.get("nodes")
+        if nodes is None or not (nodes > 1).any():
+            return [{"name": "pool", "cpus": peak}]
+        count = np.where(np.isnan(nodes), 1.0, nodes)
+        each = math.ceil((cores / count).max())
+        return [{"name": "n", "count": max(math.ceil(peak / each), int(count.max())), "cpus": each}]
     return _pools(table, begin, begin + took, gpus, cores)
 
 

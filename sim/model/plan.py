@@ -18,15 +18,41 @@ if TYPE_CHECKING:
 class Placement:
     """A mode and the devices it runs on.
 
-    A CPU launch has one device, the cores of its node; `cores` names them where a plan wants particular ones.
+    A CPU launch has one device on each of its nodes, the cores there.  `parts` are the thousandths of cores that it
+    holds on each where there are several; equal parts unless given.  `cores` names the cores of a launch on one node
+    where a plan wants particular ones.
     """
 
-    __slots__ = ("mode", "devices", "cores")
+    __slots__ = ("mode", "devices", "cores", "parts")
 
-    def __init__(self, mode: Mode, devices: tuple[Device, ...], cores: tuple[int, ...] | None = None):
+    def __init__(
+        self,
+        mode: Mode,
+        devices: tuple[Device, ...],
+        cores: tuple[int, ...] | None = None,
+        parts: tuple[int, ...] | None = None,
+    ):
         self.mode = mode
         self.devices = devices
         self.cores = cores
+        if parts is None and not mode.gpus and len(devices) > 1:
+            parts = (mode.millicores // len(devices),) * len(devices)
+        self.parts = parts
+
+    def hosts(self) -> list[tuple[int, int, int]]:
+        """What it holds on the host of each of its nodes: (node, thousandths of cores, bytes of memory)."""
+        mode, devices = self.mode, self.devices
+        if not mode.span_any:
+            return [(devices[0].node, mode.millicores, mode.memory)]
+        if self.parts is not None:
+            return [
+                (device.node, part, -(-mode.memory * part // mode.millicores))
+                for device, part in zip(devices, self.parts, strict=True)
+            ]
+        counts: dict[int, int] = {}
+        for device in devices:
+            counts[device.node] = counts.get(device.node, 0) + 1
+        return [(node, *host_part(mode, count)) for node, count in counts.items()]
 
     def __repr__(self) -> str:
         names = "+".join(device.name for device in self.devices)
@@ -36,10 +62,41 @@ class Placement:
         if not isinstance(other, Placement):
             return NotImplemented
         same = self.mode is other.mode and self.devices == other.devices
-        return same and self.cores == other.cores
+        return same and self.cores == other.cores and self.parts == other.parts
 
     def __hash__(self) -> int:
         return hash((id(self.mode), self.devices, self.cores))
+
+
+def host_part(mode: Mode, count: int) -> tuple[int, int]:
+    """Cores (thousandths) and memory held on a node where `count` of the launch's accelerators are."""
+    if count >= mode.gpus:  # all of them, or a CPU mode
+        return mode.millicores, mode.memory
+    return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
+
+
+def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list[int]:
+    """Bitmasks of the cores of a CPU launch by node, from the one in which they stand node behind node."""
+    if len(devices) == 1:
+        return [cores]
+    found, rest = [], cores
+    for device in devices:
+        count = cluster.nodes[device.node].cpus
+        found.append(rest & ((1 << count) - 1))
+        rest >>= count
+    return found
+
+
+def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
+    """Numbers of the cores of a recorded place by device: empty lists where it names none."""
+    found: list[list[int]] = [[] for _ in devices]
+    position = shift = 0
+    for core in sorted(cores or ()):
+        while core - shift >= cluster.nodes[cluster.devices[devices[position]].node].cpus:
+            shift += cluster.nodes[cluster.devices[devices[position]].node].cpus
+            position += 1
+        found[position].append(core - shift)
+    return found
 
 
 @dataclass(frozen=True)

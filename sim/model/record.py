@@ -102,7 +102,8 @@ class Record:
     policy started it), start (its first stage), upload_start, upload_end, compute_start, compute_end,
     download_start, end (all NaN where skipped), outcome, busy (device-seconds computed: GPUs × share × time ×
     engine share), energy (J above idle), lost (busy that was lost).  None where each task had exactly one plain launch.
-    `places`: (device indexes, core numbers or None).
+    `places`: (device indexes, core numbers or None); of cores on several nodes those of each node are numbered on
+    behind those of the node before it (`sim.model.plan.cores_on`).
     `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
     `holds`: (time, task, cause) as told by the policy.
     `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic

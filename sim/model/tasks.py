@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.model.batch_times import StageTable
-from sim.model.cluster import WHOLE, Device, DeviceType, Partition
+from sim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
 from sim.model.ragged import Ragged
 
 CLOSE = 1e-9
@@ -73,9 +73,10 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 class Mode:
     """One way to run: a device type and what is occupied there.  Interned: compared by identity.
 
-    `gpus` counts the devices of a launch and `share` is what it takes of each (millionths; WHOLE unless
-    fractional); both are 0 and 0 in a CPU mode.  `millicores` and `memory` are held on the host,
-    of a gang across nodes in proportion to its devices there; `gpu_memory` on each device.
+    `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
+    fractional); both are 0 in a CPU mode.  `millicores` and `memory` are held on the host, of a gang across nodes in
+    proportion to its accelerators there, or else to its cores; `gpu_memory` on each accelerator.
+    `span_any`: its devices may lie on several nodes.
     A launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
     """
 
@@ -91,6 +92,8 @@ class Mode:
     """Rate of a gang whose devices lie on more than one node."""
     span_speeds: SpanSpeeds | None = None
     """Rates of a gang by level; given, it stands for `span_speed`."""
+    node_count: int = 1
+    """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     fixed: float = 0.0
     """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
     table: StageTable | None = None
@@ -110,6 +113,9 @@ class Mode:
     """Does a limit of its partition on all that runs there apply?"""
     scattered: bool = field(init=False)
     """Are any of its stages drawn from measured times that scatter?"""
+    unit: Mode | None = field(init=False)
+    """What a gang is made of, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
+    cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
 
@@ -120,8 +126,24 @@ class Mode:
         stages = (self.upload, self.table, self.download)
         scattered = any(isinstance(stage, StageTable) and bool(stage.spread) for stage in stages)
         object.__setattr__(self, "scattered", scattered)
+        object.__setattr__(self, "unit", self._made_of())
         nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+
+    def _made_of(self) -> Mode | None:
+        parts = self.node_count if self.node_count > 1 else self.millicores // MILLI
+        if self.node_count == 1 and (self.gpus or not self.span_any):
+            return None
+        return Mode(
+            self.name,
+            self.type,
+            millicores=self.millicores // parts,
+            gpus=self.gpus // parts,
+            share=self.share,
+            memory=-(-self.memory // parts),
+            gpu_memory=self.gpu_memory,
+            partition=self.partition,
+        )
 
     def base(self, count: int) -> float:
         """Seconds that a launch of so many tasks computes besides its tasks' own times."""

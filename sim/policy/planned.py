@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
@@ -257,7 +257,11 @@ def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
     mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
     if not mode.on_cpu:
         return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))
+    lanes = Counter(name.rstrip("0123456789") for name in step.devices)
     device = cluster.by_name[step.devices[0].rstrip("0123456789")]
+    if len(lanes) > 1:
+        parts = tuple(1000 * count for count in lanes.values())
+        return Placement(mode, tuple(cluster.by_name[name] for name in lanes), parts=parts)
     if mode.millicores % 1000:  # parts of cores have no name
         return Placement(mode, (device,))
     return Placement(mode, (device,), tuple(sorted(int(name[len(device.name) :]) for name in step.devices)))

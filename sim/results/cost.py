@@ -73,8 +73,8 @@ def launch_cost(record: Record, table: ModeTable, launches: Launches) -> np.ndar
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(apart > 0, together / apart, 1.0)
     by_place = np.bincount(places.owner, weights=(price * factor)[places.flat], minlength=places.count)
-    of_hosts = np.bincount(places.owner, weights=price[places.hosts], minlength=places.count)
-    each = of_hosts / np.maximum(places.sizes, 1)
+    of_hosts = np.bincount(places.owner, weights=price[places.hosts] * places.amount, minlength=places.count)
+    each = of_hosts / np.maximum(places.totals, 1)
     return held * (share * by_place[launches.place] + cores * each[launches.place])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sim.model.plan import cores_on
 from sim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
@@ -159,6 +160,19 @@ class Places:
         """Device indexes, place after place."""
         self.owner = np.repeat(np.arange(self.count), self.sizes)
         """The place of each entry of `flat`."""
+        self.amount = np.ones(len(self.flat))
+        """What each entry of `flat` holds of its place: cores of a launch on cores of several nodes, else devices."""
+        self.over_nodes = np.zeros(self.count, bool)
+        """Which places are cores of several nodes."""
+        begin = np.cumsum(self.sizes) - self.sizes
+        for number in np.flatnonzero(self.sizes > 1).tolist():
+            on, cores = record.places[number]
+            if cores is not None:
+                self.over_nodes[number] = True
+                counts = [len(here) for here in cores_on(on, cores, cluster)]
+                self.amount[begin[number] : begin[number] + len(on)] = counts
+        self.totals = np.bincount(self.owner, weights=self.amount, minlength=self.count)
+        """The sum of these by place."""
         node_of = np.array([device.node for device in cluster.devices], dtype=np.int64)
         cpu_of = np.array([node.cpu.index for node in cluster.nodes], dtype=np.int64)
         self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat
@@ -166,14 +180,25 @@ class Places:
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum weights of launches by device: each device of a launch's place gets the whole weight.
+        """Sum weights of launches by device: each accelerator of a launch's place gets the whole weight, the cores of
+        each node their part of it.
 
         `to_hosts`: to the hosts of the place's devices instead, each in proportion to its devices there.
         """
         by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
         if to_hosts:
-            by_place /= np.maximum(self.sizes, 1)
-        return np.bincount(self.hosts if to_hosts else self.flat, weights=by_place[self.owner], minlength=devices)
+            by_place /= np.maximum(self.totals, 1)
+        elif self.over_nodes.any():
+            by_place[self.over_nodes] /= self.totals[self.over_nodes]
+        weights = by_place[self.owner]
+        if self.over_nodes.any():
+            weights *= self.amount
+        return np.bincount(self.hosts if to_hosts else self.flat, weights=weights, minlength=devices)
+
+    def begun(self, place: np.ndarray, chosen: np.ndarray, devices: int) -> np.ndarray:
+        """How many of these launches each device had a part in."""
+        by_place = np.bincount(place, weights=chosen, minlength=self.count)
+        return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
     def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every pair of an entry of `place` and a device of it: positions in `place`, and devices."""
@@ -183,6 +208,16 @@ class Places:
         within = np.arange(len(entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return entry, self.flat[np.repeat(first, sizes) + within]
 
+    def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The `pairs`, and a rate of each entry of `place` split among its devices."""
+        entry, device = self.pairs(place)
+        totals = np.maximum(self.totals[place[entry]], 1)
+        if not self.over_nodes.any():
+            return entry, device, rate[entry] / totals
+        begin = np.cumsum(self.sizes) - self.sizes
+        within = np.arange(len(entry)) - np.searchsorted(entry, entry)
+        return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
+
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Code of each place in `used` (and -1 for place -1) and the device names they stand for."""
         cluster = self._record.input.cluster
@@ -191,7 +226,8 @@ class Places:
             if cores is None:
                 texts.append("+".join([cluster.devices[d].name for d in devices]))
             else:
-                texts.append("+".join([f"{cluster.devices[devices[0]].name}{core}" for core in cores]))
+                named = zip(devices, cores_on(devices, cores, cluster), strict=True)
+                texts.append("+".join([f"{cluster.devices[d].name}{core}" for d, here in named for core in here]))
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -200,6 +236,19 @@ class Places:
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(found)]) for found in nodes]
         return self._codes(used, texts)
+
+    def spreads(self, used: np.ndarray) -> dict[str, Any]:
+        """By place (and at the end for place -1): the number of its nodes, `hosts`, and of its racks, `racks`."""
+        cluster = self._record.input.cluster
+        found = {"hosts": np.zeros(self.count + 1, np.int32)}
+        if any(node.spec.rack is not None for node in cluster.nodes):
+            found["racks"] = np.zeros(self.count + 1, np.int32)
+        for place in np.unique(used[used >= 0]).tolist():
+            devices = [cluster.devices[index] for index in self._record.places[place][0]]
+            found["hosts"][place] = len({device.node for device in devices})
+            if "racks" in found:
+                found["racks"][place] = len({device.rack for device in devices if device.rack is not None})
+        return found
 
     def _used(self, used: np.ndarray) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
         return [self._record.places[place] for place in np.unique(used[used >= 0])]

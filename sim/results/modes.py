@@ -92,6 +92,10 @@ def capacity(mode: Mode, cluster: Cluster) -> float:
 
 def offered(mode: Mode, cluster: Cluster) -> bool:
     """Could the mode run on this cluster if it were empty?"""
+    if mode.unit is not None:
+        return sum(_parts(mode, mode.unit, node) for node in cluster.nodes) >= (
+            mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
+        )
     if mode.gpus and mode.span_any:
         return sum(_devices(mode, node) for node in cluster.nodes) >= mode.gpus
     seen = set()
@@ -103,6 +107,18 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
         if room and mode.millicores <= node.cpus * MILLI and _devices(mode, node) >= mode.gpus:
             return True
     return False
+
+
+def _parts(mode: Mode, unit: Mode, node: Node) -> int:
+    """Of how many of its units a gang could have on one empty node."""
+    if unit.on_cpu and node.cpu.type.name != unit.type.name:
+        return 0
+    room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count
+    if unit.memory and node.memory is not None:
+        room = min(room, node.memory // unit.memory)
+    if unit.gpus:
+        room = min(room, _devices(unit, node) // unit.gpus)
+    return min(room, 1) if mode.node_count > 1 else room
 
 
 def _devices(mode: Mode, node: Node) -> int:

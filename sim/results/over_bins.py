@@ -31,9 +31,7 @@ def busy_over_time(result: Result, bins: int = 120, by: str = "device") -> pd.Da
         raise UsageError(f'shares are told by {", ".join(GROUPS)}, not by "{by}"')
     names, owner, most = _owners(result, by)
     launches, places = launches_of(result.record, result.modes), Places(result.record)
-    rate = _rate(launches.busy, launches)
-    launch, device = places.pairs(launches.place)
-    rate = rate[launch] / np.maximum(places.sizes[launches.place[launch]], 1)
+    launch, device, rate = places.divided(launches.place, _rate(launches.busy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     seconds = _in_bins(begin, end, rate, owner[device], len(names), edges)
     share = seconds / (most[:, None] * np.diff(edges))
@@ -51,8 +49,7 @@ def power_over_time(result: Result, bins: int = 200) -> pd.DataFrame:
     cluster = record.input.cluster
     kinds, type_of, _ = _owners(result, "type")
     launches, places = launches_of(record, result.modes), Places(record)
-    launch, device = places.pairs(launches.place)
-    watts = _rate(launches.energy, launches)[launch] / np.maximum(places.sizes[launches.place[launch]], 1)
+    launch, device, watts = places.divided(launches.place, _rate(launches.energy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     work = _in_bins(begin, end, watts, type_of[device], len(kinds), edges)
     count = np.array(cluster.powered_units, float)

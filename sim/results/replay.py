@@ -13,6 +13,7 @@ import numpy as np
 from sim.model.cluster import MILLI, WHOLE, Cluster
 from sim.model.device_states import UP, DeviceStates
 from sim.model.fusion import fused_mode
+from sim.model.plan import cores_on
 from sim.model.record import Record
 from sim.model.tasks import Mode
 from sim.results.launches import launch_numbers, launches_of
@@ -45,7 +46,7 @@ class Capacity:
         self.share = self.full.copy()
         self._ask(names)
         self.fitting = np.zeros((len(self.asked), nodes), np.int64)
-        """Per asked mode and node: 1 where it fits; of a mode over nodes the devices it could take there."""
+        """Per asked mode and node: 1 where it, or its part of a node, fits; of one over any nodes its part."""
         self._free = np.zeros((nodes, 3 + 2 * len(names)))
         for index in range(nodes):
             self.refresh(index)
@@ -55,13 +56,18 @@ class Capacity:
     def _ask(self, names: list[str]) -> None:
         asked = self.asked
         self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
-        self.asked_cores = np.array([mode.millicores for mode in asked], dtype=np.int64)
-        self.asked_gpus = np.array([mode.gpus for mode in asked], dtype=np.int64)
-        self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in asked], dtype=np.int64)
-        self.asked_memory = np.array([mode.memory for mode in asked], dtype=np.float64)
+        # Of a gang over a number of nodes, and of one of cores, a node is asked for one part.
+        parts = [mode.unit or mode for mode in asked]
+        self.asked_cores = np.array([mode.millicores for mode in parts], dtype=np.int64)
+        self.asked_gpus = np.array([mode.gpus for mode in parts], dtype=np.int64)
+        self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in parts], dtype=np.int64)
+        self.asked_memory = np.array([mode.memory for mode in parts], dtype=np.float64)
         self.asked_gpu_memory = np.array([mode.gpu_memory for mode in asked], dtype=np.float64)
-        self.spans = np.array([mode.span_any and mode.gpus > 0 for mode in asked], dtype=bool)
-        self.needed = np.where(self.spans, self.asked_gpus, 1)
+        self.spans = np.array([mode.span_any and mode.gpus > 0 and mode.unit is None for mode in asked], dtype=bool)
+        self.on_cores = np.array([mode.unit is not None and mode.node_count == 1 for mode in asked], dtype=bool)
+        cores = np.array([mode.millicores // MILLI for mode in asked], dtype=np.int64)
+        parts_of = np.array([mode.node_count for mode in asked], dtype=np.int64)
+        self.needed = np.where(self.spans, self.asked_gpus, np.where(self.on_cores, cores, parts_of))
         self._on_cpu = self.asked_gpus == 0
         nodes = len(self.cluster.nodes)
         masks = list(dict.fromkeys(mode.nodes for mode in asked)) or [None]
@@ -69,11 +75,12 @@ class Capacity:
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
         # What a mode asks of all nodes that it may use, in the columns of `totals`.
         self._sums = np.zeros((len(asked), 3 + 2 * len(names)))
-        self._sums[:, 0], self._sums[:, 1] = self.asked_cores, self.asked_memory
+        self._sums[:, 0] = [mode.millicores for mode in asked]
+        self._sums[:, 1] = [mode.memory for mode in asked]
         for row, kind in enumerate(self.asked_type):
-            if self.asked_gpus[row] and kind >= 0:
-                self._sums[row, 3 + 2 * kind] = self.asked_gpus[row] * self.asked_share[row]
-                self._sums[row, 4 + 2 * kind] = self.asked_gpus[row] * self.asked_gpu_memory[row]
+            if asked[row].gpus and kind >= 0:
+                self._sums[row, 3 + 2 * kind] = asked[row].gpus * self.asked_share[row]
+                self._sums[row, 4 + 2 * kind] = asked[row].gpus * self.asked_gpu_memory[row]
             elif kind < 0:
                 self._sums[row, 2] = np.inf
 
@@ -90,6 +97,10 @@ class Capacity:
         allowed = self._parts[self._part, node]
         host &= allowed
         fits = (host & (devices >= self.asked_gpus)).astype(np.int64)
+        if self.on_cores.any():
+            by_memory = np.full(len(fits), np.inf) if memory == np.inf else memory // np.maximum(self.asked_memory, 1)
+            room = np.where(self.asked_memory > 0, np.minimum(cores // MILLI, by_memory), cores // MILLI)
+            fits = np.where(self.on_cores, fits * room, fits).astype(np.int64)
         if self.spans.any():
             # Of a mode over nodes each device brings its part of the cores and the memory.
             gpus = np.maximum(self.asked_gpus, 1)
@@ -128,20 +139,23 @@ class Capacity:
         found: np.ndarray = np.all(self._sums <= self.totals[self._part], axis=1)
         return found
 
-    def take(self, devices: Sequence[int], mode: Mode, sign: int) -> list[int]:
+    def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int) -> list[int]:
         """Hold (sign 1) or give back (-1) a place; the nodes touched."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
-        for index in devices:
+        devices, cores = place
+        counts = [len(here) for here in cores_on(devices, cores, cluster)] if len(devices) > 1 and cores else None
+        total = len(cores) if counts is not None and cores else len(devices)
+        for position, index in enumerate(devices):
             device = cluster.devices[index]
-            nodes[device.node] = nodes.get(device.node, 0) + 1
+            nodes[device.node] = nodes.get(device.node, 0) + (1 if counts is None else counts[position])
             if device.local >= 0:
                 self.share[device.node, device.local] -= sign * mode.share
                 self.gpu_memory[device.node, device.local] -= sign * mode.gpu_memory
         for node, count in nodes.items():
-            # A gang over nodes books its cores and memory in proportion to its devices there, rounded up.
-            self.cores[node] -= sign * -(-mode.millicores * count // len(devices))
-            self.memory[node] -= sign * -(-mode.memory * count // len(devices))
+            # A gang over nodes books its cores and memory in proportion to what it has there, rounded up.
+            self.cores[node] -= sign * -(-mode.millicores * count // total)
+            self.memory[node] -= sign * -(-mode.memory * count // total)
         return list(nodes)
 
     def switch(self, index: int, what: str) -> list[int]:
@@ -169,7 +183,7 @@ class Replay:
                 shapes, rows = record.input.tasks.shapes, record.fused[number][0]
                 own = [shapes[record.input.tasks.shape[row]].modes[record.mode[row]] for row in rows]
                 self.modes[at] = fused_mode(own)
-        self.places = [record.places[place][0] for place in launches.place]
+        self.places = [record.places[place] for place in launches.place]
         log = [(time, device, what) for time, device, what, _ in record.device_log]
         self.log = log
         closed = np.flatnonzero(~launches.open)

@@ -34,7 +34,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
     remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
-    `cost` is there where the cluster has prices (`sim.results.cost`).
+    `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
+    nodes; `cost` is there where the cluster has prices (`sim.results.cost`).
     `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
     after the end of the run (`sim.results.deadlines`).
     """
@@ -84,6 +85,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
         "preemptions": rows.counts(record.preemptions),
         "migrations": rows.counts(record.migrations),
     }
+    if any(mode.span_any for mode in table.modes):
+        columns |= {name: counts[where] for name, counts in places.spreads(where).items()}
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
     met = completed & (finish <= deadline)

@@ -67,7 +67,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     taken = allocated(record, launches, places, held, share, low, high)
     taken += places.spread(launches.place, held * cores, devices, to_hosts=True)
     begun = (launches.decided >= low) & (launches.decided < high)
-    number = places.spread(launches.place, begun.astype(np.float64), devices)
+    number = places.begun(launches.place, begun.astype(np.float64), devices)
     del held, begun, cores, share
 
     per_device = np.where(table.on_cpu, 1, table.column(lambda mode: max(1, mode.gpus)))[launches.mode]
@@ -289,6 +289,7 @@ def _groups(
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
     groups = []
     for node in cluster.nodes:
-        part = np.bincount(places.owner, weights=(node_of == node.index), minlength=places.count) / places.sizes
+        part = np.bincount(places.owner, weights=(node_of == node.index) * places.amount, minlength=places.count)
+        part /= places.totals
         groups.append((node.name, amount * part[launches.place]))
     return groups

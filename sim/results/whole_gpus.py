@@ -42,7 +42,7 @@ def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
 
 
 def _demand(mode: Mode) -> tuple:
-    return (mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any)
+    return (mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any, mode.node_count)
 
 
 def whole_gpu_steps(result: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
@@ -98,12 +98,13 @@ def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
     launches, places = launches_of(record, table), Places(record)
     cluster = record.input.cluster
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
-    pairs, count = np.unique(np.stack([places.owner, node_of]), axis=1, return_counts=True)
+    pairs, which = np.unique(np.stack([places.owner, node_of]), axis=1, return_inverse=True)
+    count = np.bincount(which.ravel(), weights=places.amount, minlength=pairs.shape[1]).astype(np.int64)
     first = np.searchsorted(pairs[0], np.arange(places.count + 1))
     many = np.diff(first)[launches.place]
     launch = np.repeat(np.arange(len(launches)), many)
     pair = np.repeat(first[launches.place], many) + np.arange(len(launch)) - np.repeat(np.cumsum(many) - many, many)
-    part, size, mode = count[pair], places.sizes[launches.place][launch], launches.mode[launch]
+    part, size, mode = count[pair], places.totals[launches.place][launch].astype(np.int64), launches.mode[launch]
 
     def taken(column: np.ndarray) -> np.ndarray:
         """A gang over nodes takes cores and memory in proportion to its devices there, rounded up."""
@@ -138,7 +139,10 @@ def _stranded(
             of_type = ((host if mode.on_cpu else kind) == mode.type.name)[node]
             if mode.gpus and mode.type.memory is not None and mode.gpu_memory > mode.type.memory:
                 continue
-            if mode.span_any and mode.gpus:  # one of its devices with its part of the rest
+            if mode.unit is not None:  # a part on one node
+                part = mode.unit
+                room = (gpus >= part.gpus) & (cores >= part.millicores) & (memory >= part.memory)
+            elif mode.span_any and mode.gpus:  # one of its devices with its part of the rest
                 room = (gpus >= 1) & (cores * mode.gpus >= mode.millicores) & (memory * mode.gpus >= mode.memory)
             else:
                 room = (gpus >= mode.gpus) & (cores >= mode.millicores) & (memory >= mode.memory)

@@ -49,6 +49,7 @@ Time = Annotated[
 
 
 Part = Annotated[Positive, Field(le=1)]
+NodeCount = Annotated[Count, Field(le=1_000_000)]
 
 
 def _check_gpus(value: float | None) -> float | None:
@@ -262,6 +263,8 @@ class TaskMode(Model):
     """Share of the device's best rates that the profile reaches, 50% unless given."""
     name: Name | None = None
     """Name of the mode in tables; made from the device unless given."""
+    nodes: NodeCount | None = None
+    """Number of nodes of the job; cpus, gpus and memory are then those on each.  1 unless given."""
     cpus: NotNegative | None = None
     """Cores held; 1 in a CPU mode and 0 in a GPU mode unless given."""
     gpus: Positive | None = None
@@ -271,7 +274,7 @@ class TaskMode(Model):
     gpu_memory: Bytes | None = None
     """Memory held on each GPU, none unless given."""
     span: Literal["node", "any"] | None = None
-    """node (all devices on one node, the default) or any (a gang may use several)."""
+    """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: SpanSpeeds | None = None
@@ -293,7 +296,24 @@ class TaskMode(Model):
             raise ValueError("span_speed and span_speeds cannot stand together; give one of them")
         _check_profile_keys(self)
         _check_share(self.work, self.gpus)
+        check_nodes(self, self.device == "cpu")
         return self
+
+
+def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
+    """KeyProblem for what cannot stand with a number of nodes."""
+    nodes = demand.nodes
+    if nodes is None or nodes == 1:
+        return
+    if demand.span is not None:
+        text = f"the job is on {nodes} nodes exactly, and span: {demand.span} says how many it may use; leave one out"
+        raise KeyProblem("span", text)
+    if demand.gpus is not None and demand.gpus < 1:
+        raise KeyProblem("gpus", f"{demand.gpus:g} of a GPU on each of {nodes} nodes: a gang takes whole GPUs")
+    if getattr(demand, "scaling", None) is not None:
+        raise KeyProblem("scaling", f"it tells the number of GPUs of one node, and the job is on {nodes}; use modes")
+    if on_cores and demand.cpus is not None and demand.cpus != int(demand.cpus):
+        raise KeyProblem("cpus", f"{demand.cpus:g} cores on each of {nodes} nodes: a gang takes whole cores")
 
 
 def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> None:
@@ -342,6 +362,8 @@ class Demand(Model):
     """Steps of the profile, a number or a distribution; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     """Share of a device's best rates that the profile reaches, 50% unless given."""
+    nodes: NodeCount | None = None
+    """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
     cpus: NotNegative | None = None
     """Cores held in every way to run; 1 on cores and 0 on GPUs unless given."""
     gpus: Positive | None = None
@@ -351,7 +373,7 @@ class Demand(Model):
     gpu_memory: Bytes | None = None
     """Memory held on each GPU, none unless given."""
     span: Literal["node", "any", "recorded"] | None = None
-    """node (all devices on one node, the default), any (a gang may use several), recorded (as the trace shows)."""
+    """node (all on one node, the default), any (cores or GPUs of several), recorded (as the trace shows)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: SpanSpeeds | None = None
@@ -451,11 +473,13 @@ class Demand(Model):
             raise ValueError("the first of the modes has nothing to be a speedup of; give it a time")
         _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))
         _check_share(self.work, self.gpus, self.scaling)
+        check_nodes(self, self.cpu_time is not None)
         return self
 
     def check_whole(self) -> None:
         """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""
         _check_share(self.work, self.gpus, self.scaling)
+        check_nodes(self, self.cpu_time is not None)
         if self.devices is not None and not (self.work or self.profile):
             raise KeyProblem("devices", "this belongs to work or a profile, and there is none here")
 
@@ -490,6 +514,7 @@ RIVALS = (
     frozenset({"user", "users"}),
     frozenset({"scaling", "gpus"}),
     frozenset({"span_speed", "span_speeds"}),
+    frozenset({"nodes", "span"}),
 )
 """Keys that say the same in two ways: a class that gives one replaces both of its entry."""
 

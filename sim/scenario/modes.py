@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
+from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
@@ -68,27 +68,38 @@ class ModeBook:
         download: float = 0.0,
         name: str | None = None,
         partition: Partition | None = None,
+        nodes: int = 1,
     ) -> Mode:
-        """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given."""
+        """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
+
+        `nodes` above 1: the job is on so many nodes, and cores, GPUs and memory are those of each.
+        """
         on_cpu = device.kind == "cpu"
         if on_cpu:
-            count, share, gpu_memory, span_any, upload, download = 0, 0, 0, False, 0.0, 0.0
+            count, share, gpu_memory, upload, download = 0, 0, 0, 0.0, 0.0
             cores = cpus or 1.0
+            wide = cores > 1 and cores == int(cores)  # parts of cores stay on one node
         else:
             count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
             cores = cpus or 0.0
-            span_any = span_any and count > 1
+            wide = count > 1
+        label = _label(device, cores, count, share)
+        if nodes > 1:
+            label, span_any = f"{nodes}x({label})", True
+        else:
+            span_any = span_any and wide
+        count, cores, memory = count * nodes, cores * nodes, memory * nodes
         span_speed = span_speed if span_any else 1.0
-        span_speeds = span_speeds if count > 1 else None
-        spans = (span_any, span_speed, span_speeds)
-        demands = (count, share, millicores(cores), memory, gpu_memory, *spans, upload, download)
+        span_speeds = span_speeds if count > 1 or span_any else None
+        spans = (span_any, span_speed, span_speeds, nodes)
+        demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name, partition)
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
-                name or _label(device, cores, count, share),
+                name or label,
                 device,
-                millicores=millicores(cores),
+                millicores=demands[2],
                 gpus=count,
                 share=share,
                 memory=memory,
@@ -99,6 +110,7 @@ class ModeBook:
                 upload=StageTime(fixed=upload),
                 download=StageTime(fixed=download),
                 partition=partition,
+                node_count=nodes,
             )
         return known
 
@@ -154,9 +166,24 @@ class ModeBook:
         if mode.partition is not None and mode.cpus > (mode.partition.max_cpus or math.inf):
             return False
         kinds = self._kinds_for(mode).values()
+        bound = mode.partition
+        if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
+            return False
+        if mode.unit is not None:
+            return sum(self._parts(node, mode) * count for node, count in kinds) >= _parts_of(mode)
         if mode.on_cpu or not mode.span_any:
             return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in kinds)
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
+
+    def _parts(self, node: Node, mode: Mode) -> int:
+        """Nodes (1 or 0) or cores that a gang could have of one empty node."""
+        unit = mode.unit
+        assert unit is not None
+        if self._room(node, unit) < max(1, unit.gpus):
+            return 0
+        if mode.node_count > 1:
+            return 1
+        return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
         """Devices that the mode could take on an empty node, as far as its host allows (of a CPU mode: 1 or 0)."""
@@ -183,6 +210,8 @@ class ModeBook:
         if device.memory is not None and mode.gpu_memory > device.memory:
             most = _size(device.memory)
             return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"
+        if mode.unit is not None:
+            return self._why_no_gang(mode, mode.unit, within)
         if mode.on_cpu:
             cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
             if mode.millicores > cores * 1000:
@@ -191,7 +220,7 @@ class ModeBook:
                 text = f"{mode.millicores / 1000:g} cores are more than the {cores} of any node{within}{rest}"
                 total = sum(count * node.cpus for node, count in kinds.values() if node.cpu.type is device)
                 spread = mode.millicores <= total * 1000
-                return text + (" (cores of several nodes for one task are not modelled)" if spread else "")
+                return text + (" (nodes: N or span: any would use several nodes)" if spread else "")
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
         present = [sum(d.type is device for d in node.accelerators) for node, _ in kinds.values()]
         if not mode.span_any and mode.gpus > max(present, default=0):
@@ -209,6 +238,29 @@ class ModeBook:
         held = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
         held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
         return f"no node with {mode.gpus} × {device.name} has {' and '.join(held)}"
+
+
+    def _why_no_gang(self, mode: Mode, unit: Mode, within: str) -> str:
+        """The same of a gang over a number of nodes, or of one of cores."""
+        kinds = self._kinds_for(mode)
+        bound = mode.partition
+        if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
+            return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
+        there = sum(self._parts(node, mode) * count for node, count in kinds.values())
+        where = within[4:] or "the cluster"
+        if mode.node_count == 1:
+            memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
+            return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
+        held = [f"{unit.cpus:g} cores"] if unit.millicores else []
+        held += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
+        held += [f"{_size(unit.memory)} of memory"] if unit.memory else []
+        listed = " and ".join(filter(None, [", ".join(held[:-1]), held[-1]]))
+        return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
+
+
+def _parts_of(mode: Mode) -> int:
+    """Nodes or cores of a gang."""
+    return mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
 
 
 def _label(device: DeviceType, cores: float, count: int, share: int) -> str:

@@ -38,7 +38,7 @@ from sim.workload.traces import TaskTable
 
 MOST_REASONS = 5
 """Reasons for which rows are left out that are named one by one; the rest is counted."""
-DEMANDS = ("cpus", "gpus", "memory", "gpu_memory", "upload", "download")
+DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
 
 def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Stream:
@@ -512,7 +512,7 @@ def _mode(
 ) -> Mode | None:
     """The mode of a row on a type; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
-    gpus = known["gpus"]
+    gpus, nodes = known["gpus"], round(known["nodes"] or 1)
     if device.kind != "cpu" and gpus == 0:
         return None
     make = partial(
@@ -527,6 +527,7 @@ def _mode(
         upload=known["upload"] or 0.0,
         download=known["download"] or 0.0,
         partition=partition,
+        nodes=nodes,
     )
     mode = make(span_any=span == ANY)
     return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode

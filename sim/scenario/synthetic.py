@@ -360,7 +360,17 @@ class _Ways:
 
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
         memory = self.demand.memory or 0
-        return self.book.mode(device, cpus=self.demand.cpus, memory=memory, partition=self.partition), times
+        mode = self.book.mode(
+            device,
+            cpus=self.demand.cpus,
+            memory=memory,
+            span_any=self.demand.span == "any",
+            span_speed=self.demand.span_speed or 1.0,
+            span_speeds=span_speeds(self.demand),
+            partition=self.partition,
+            nodes=self.demand.nodes or 1,
+        )
+        return mode, times
 
     def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None) -> None:
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
@@ -379,6 +389,7 @@ class _Ways:
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
                 partition=self.partition,
+                nodes=demand.nodes or 1,
             )
             self.found.append((mode, times / speedup))
 
@@ -409,6 +420,7 @@ class _Ways:
                     download=(demand.download if way.download is None else way.download) or 0.0,
                     name=way.name,
                     partition=self.partition,
+                    nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
                 )
                 self.found.append((mode, times))
                 if way.work is not None:

@@ -37,7 +37,7 @@ class DataItem(Model):
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
 OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
-    "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
+    "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
     "partition", "time_limit", "qos", "account",
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.model.cluster import WHOLE, Device
 from sim.model.fusion import fused_mode
+from sim.model.plan import cores_on
 from sim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
@@ -34,7 +35,8 @@ class Occupation:
     task: int
     mode: Mode
     devices: tuple[Device, ...]
-    cores: tuple[int, ...]
+    cores: tuple[tuple[int, ...], ...]
+    """Numbers of cores by device; empty where they have none."""
     start: float
     end: float
     outcome: int
@@ -70,14 +72,15 @@ def occupations(record: Record) -> Iterator[Occupation]:
             modes, mode = (fused_mode(own),), 0
         until = record.end if math.isnan(end) else float(end)
         where = tuple(cluster.devices[index] for index in devices)
-        yield Occupation(int(task), modes[mode], where, cores or (), float(start), until, int(outcome), fused)
+        named = tuple(map(tuple, cores_on(devices, cores, cluster)))
+        yield Occupation(int(task), modes[mode], where, named, float(start), until, int(outcome), fused)
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
     """Each launch on devices of its mode's type, as many as the mode says, on one node unless it may span."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
-        wanted = max(1, mode.gpus)
+        wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
         told = f"task {name} at t = {launch.start:g} s"
         if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
             yield f"{told}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
@@ -87,6 +90,10 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
         wrong = [device for device in launch.devices if device.type is not mode.type]
         if wrong:
             yield f"{told}: mode {mode} ran on {wrong[0]}, which is a {wrong[0].type.name}"
+        if mode.node_count > 1:
+            counts = Counter(device.node for device in launch.devices)
+            if len(counts) != mode.node_count or len(set(counts.values())) > 1:
+                yield f"{told}: mode {mode} needs equal parts of {mode.node_count} nodes and ran on {launch.devices}"
         if len({device.node for device in launch.devices}) > 1 and not mode.span_any:
             yield f"{told}: mode {mode} may not span nodes and ran on {launch.devices}"
 
@@ -112,10 +119,16 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for node in dict.fromkeys(device.node for device in launch.devices):
             here = record.input.cluster.nodes[node]
             count = sum(device.node == node for device in launch.devices)
-            part = 1 if mode.on_cpu or count == mode.gpus else count / mode.gpus
+            named = [core for device, cores in zip(launch.devices, launch.cores, strict=True)
+                     if device.node == node for core in cores]  # fmt: skip
+            if mode.on_cpu and len(launch.devices) > 1:
+                count, total = len(named), sum(map(len, launch.cores))
+            else:
+                total = mode.gpus
+            part = 1 if count == total or not total else count / total
             hold("cores (thousandths)", here.name, math.ceil(mode.millicores * part), here.cpus * 1000, launch)
             hold("host memory (bytes)", here.name, math.ceil(mode.memory * part), here.memory, launch)
-            for core in launch.cores:
+            for core in named:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
     for (what, where), changes in held.items():
         total = 0.0

@@ -60,7 +60,10 @@ class Room:
         for node in dict.fromkeys(device.node for device in placement.devices):
             here = [device for device in placement.devices if device.node == node]
             part = 1.0 if mode.on_cpu or len(here) == mode.gpus else len(here) / mode.gpus
-            self.cores[node] += sign * math.ceil(mode.millicores * part)
+            if placement.parts is not None:
+                part = placement.parts[placement.devices.index(here[0])] / mode.millicores
+            cores = mode.millicores * part
+            self.cores[node] += sign * (round(cores) if mode.on_cpu else math.ceil(cores))
             self.memory[node] += sign * math.ceil(mode.memory * part)
             for device in here if mode.gpus else ():
                 self.share[device] += sign * mode.share

@@ -29,7 +29,8 @@ Kind = Literal["instant", "duration", "size", "count", "number", "text"]
 TARGETS: dict[str, Kind] = {
     "id": "text", "arrival": "instant", "start": "instant", "end": "instant",
     "duration": "duration", "gpu_time": "duration", "cpu_time": "duration", "estimate": "duration",
-    "time_limit": "duration", "gpus": "count", "cpus": "count", "memory": "size", "gpu_memory": "size",
+    "time_limit": "duration", "nodes": "count", "gpus": "count", "cpus": "count",
+    "memory": "size", "gpu_memory": "size",
     "devices": "text", "user": "text", "class": "text", "partition": "text", "vc": "text", "queue": "text",
     "group": "text", "account": "text", "qos": "text", "status": "text", "recorded_node": "text",
     "priority": "number", "weight": "number", "deadline": "instant", "patience": "duration",

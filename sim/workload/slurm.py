@@ -5,10 +5,11 @@
     scontrol show node > nodes.txt
 
 Any columns in any order; needed are JobID, Submit, Start, End and one of AllocTRES, ReqTRES.  Cores, memory and GPUs
-are those allocated, or asked for where nothing is known of that; gres/gpu:TYPE keeps a job to that type.  Timelimit is
-the estimate that policies see and the column `time_limit`.  A single node is `recorded_node`; several are named with
-bars between.  Account is the column `account`, and so are `partition`, `qos` and `status`.  A job that was requeued
-and stands there again is a job of its own.
+are those allocated, or asked for where nothing is known of that; gres/gpu:TYPE keeps a job to that type.
+Timelimit is the estimate that policies see and the column `time_limit`.  A single node is `recorded_node`; several are
+named with bars between.  With `node_counts: true` a job stays on as many nodes as it had (node= of AllocTRES, or
+NodeList), with equal parts of its cores, memory and GPUs on each.  Account is the column `account`, and so are
+`partition`, `qos` and `status`.  A job that was requeued and stands there again is a job of its own.
 
 Left out and counted: jobs that never started, that still run, or hold nothing.  Steps of jobs (12.batch, 12.0) are
 counted apart.
@@ -44,18 +45,18 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 
 
 @job_log
-def read(log: JobLog) -> JobLog:
+def read(log: JobLog, *, node_counts: Flag = False) -> JobLog:
     """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
     log.dated = True
     table = Table(log, NEEDED, OPTIONAL, "|")
     if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
         log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
     for line, cells in table:
-        _job(log, line, cells)
+        _job(log, line, cells, node_counts)
     return log
 
 
-def _job(log: JobLog, line: int, cells: list[str]) -> None:
+def _job(log: JobLog, line: int, cells: list[str], node_counts: bool) -> None:
     name, submit, start, end, state, limit, allocated, requested, nodes, priority = cells[:10]
     if "." in name:
         log.pass_over("steps of jobs", line)
@@ -86,8 +87,23 @@ def _job(log: JobLog, line: int, cells: list[str]) -> None:
             log.remark("ran longer than their time limit", line)
     if priority and (rank := log.number(line, "Priority", priority)) is not None:
         further["slurm_priority"] = rank
+    count = held.pop("node", 0.0) or (len(hosts(nodes)) if nodes and "None" not in nodes else 1)
+    if node_counts:
+        _divide(log, line, held, int(count))
     number = int(name) if name.isdecimal() and len(name) < 16 else name
     log.add(line, number, came, ended - began, start=began, **held, **further)
+
+
+def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
+    """What a job holds on each of its nodes, in place of what it holds in all."""
+    if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
+        log.remark("hold unequal parts of their nodes and may use any number of them (with span: any)", line)
+        nodes = 1
+    held["nodes"] = float(nodes)
+    for key in ("cpus", "gpus"):
+        held[key] /= nodes
+    if "memory" in held:
+        held["memory"] = float(math.ceil(held["memory"] / nodes))
 
 
 def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
@@ -99,6 +115,8 @@ def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
         try:
             if key == "cpu":
                 found["cpus"] = float(value)
+            elif key == "node":
+                found["node"] = float(int(value))
             elif key == "mem":
                 found["memory"] = _bytes(value)
             elif key == "gres/gpu":

@@ -12,12 +12,19 @@ BINS = 48
 
 
 def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
-    """GPUs and cores that each task holds: a task with a time on GPUs holds its GPUs (1 unless given), others none."""
+    """GPUs and cores that each task holds on all its nodes.
+
+    A task with a time on GPUs holds its GPUs (1 unless given), others none.
+    """
     on_gpu = on_gpus(table)
     one = np.ones(len(table))
     gpus, cpus = (table.numbers.get(name, one * np.nan) for name in ("gpus", "cpus"))
     gpus = np.where(on_gpu, np.where(np.isnan(gpus), 1.0, gpus), 0.0)
     cores = np.where(np.isnan(cpus), np.where(on_gpu, 0.0, 1.0), np.where(on_gpu, cpus, np.maximum(cpus, 1e-3)))
+    nodes = table.numbers.get("nodes")
+    if nodes is not None:
+        count = np.where(np.isnan(nodes), 1.0, nodes)
+        gpus, cores = gpus * count, cores * count
     return gpus, cores
 
 

@@ -6,10 +6,14 @@ job, think time.  Lines that begin with ; are the header: `; MaxProcs: 8192`.
 
 Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores is the single pool that the
 literature schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with
-`processors: gpus`, a gang of GPUs.  `size: requested` takes what was asked for, and what was used where that is not
-known; `size: used` the other way round.  The time asked for is the estimate that policies see and the column
-`time_limit`; jobs without one are estimated exactly.  `since` and `until` may be dates (UTC) where the header tells
-UnixStartTime.  Memory is asked for by processor, in KiB.
+`processors: gpus`, a gang of GPUs.
+With `cores_per_node: 8` a job of more than 8 processors is one over as many nodes as it takes, with an equal part of it
+on each (a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same
+option makes nodes of 8 cores.
+`size: requested` takes what was asked for, and what was used where that is not known; `size: used` the other way round.
+The time asked for is the estimate that policies see and the column `time_limit`; jobs without one are estimated
+exactly.  `since` and `until` may be dates (UTC) where the header tells UnixStartTime.  Memory is asked for by
+processor, in KiB.
 
 Left out and counted: jobs whose run time or size is not known, those cancelled before they started (status 5), and
 the partial lines of jobs that were checkpointed (status 2, 3, 4), whose whole has a line of its own.
@@ -25,7 +29,7 @@ from typing import Any, Literal
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.job_rows import LONGEST_LINE, JobLog, job_log, problem_of
+from sim.workload.job_rows import LONGEST_LINE, Count, JobLog, job_log, problem_of
 from sim.workload.text_rows import NUMBER, numbered_lines
 
 FIELDS = (
@@ -43,6 +47,7 @@ def read(
     *,
     size: Literal["requested", "used"] = "requested",
     processors: Literal["cpus", "gpus"] = "cpus",
+    cores_per_node: Count | None = None,
 ) -> JobLog:
     """A log of the Parallel Workloads Archive: 18 numbers a job, users' estimates, sizes asked for and used."""
     header: dict[str, str] = {}
@@ -57,7 +62,7 @@ def read(
                 if key.strip() == "UnixStartTime" and value.strip().isdecimal() and int(value):
                     log.origin = float(value)
         elif row:
-            _job(log, line, row, size, processors)
+            _job(log, line, row, size, processors, cores_per_node)
     if not any_line:
         log.fail("is empty")
     known = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
@@ -66,7 +71,7 @@ def read(
     return log
 
 
-def _job(log: JobLog, line: int, row: str, size: str, processors: str) -> None:
+def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per_node: int | None) -> None:
     values = _numbers(log, line, row)
     if values is None:
         return
@@ -89,6 +94,12 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str) -> None:
             log.remark("used another number of processors than they asked for", line)
         if 0 < limit < took:
             log.remark("ran longer than they asked for", line)
+        nodes, each = 1, wide
+        if cores_per_node is not None and wide > cores_per_node:
+            nodes = math.ceil(wide / cores_per_node)
+            each = math.ceil(wide / nodes)
+            if nodes * each != wide:
+                log.remark("do not divide over their nodes and hold a core more on some", line)
         kilobytes = memory if memory > 0 else used_memory
         further: dict[str, float | str] = {}
         for name, value in zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True):
@@ -97,10 +108,12 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str) -> None:
         if limit > 0:
             further["estimate"] = further["time_limit"] = limit
         if kilobytes > 0 and processors == "cpus":
-            further["memory"] = math.floor(kilobytes * 1024 * wide)
+            further["memory"] = math.floor(kilobytes * 1024 * each)
         if wait >= 0:
             further["start"] = submit + wait
-        log.add(line, int(number), submit, took, **{processors: wide}, **further)
+        if cores_per_node is not None:
+            further["nodes"] = nodes
+        log.add(line, int(number), submit, took, **{processors: each}, **further)
 
 
 def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
@@ -122,12 +135,18 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
     return values
 
 
-def nodes(path: ExistingFile) -> list[dict[str, Any]]:
-    """One node with as many cores as the header of an SWF log says (MaxProcs, or MaxNodes)."""
+def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
+    """One node with as many cores as the header of an SWF log says (MaxProcs, or MaxNodes), or nodes of some cores."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):
-            return [{"name": "pool", "cpus": int(header[key])}]
+            cores = int(header[key])
+            if cores_per_node is None:
+                return [{"name": "pool", "cpus": cores}]
+            if cores % cores_per_node:
+                text = f"its header says {key} {cores}, which is no multiple of cores_per_node ({cores_per_node})"
+                raise problem_of(Path(path), text)
+            return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
     raise problem_of(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")
 
 

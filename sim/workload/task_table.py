@@ -40,7 +40,7 @@ KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "
 """Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
-MOST_OF = {"cpus": 1e6, "gpus": 1e6, "flops": 1e30, **dict.fromkeys(SIZES, MOST_BYTES)}
+MOST_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MOST_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
 MISSPELT = 0.8
 """How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
@@ -253,6 +253,9 @@ class _Reader:
             values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
             most = MOST_OF.get(name, MOST_SECONDS)
             self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
+            if name == "nodes":
+                wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
+                self._cells(name, column, wrong, "is no number of nodes: 1, 2, 3, ...")
         elif name == "id":
             table.id = self._texts(name, column, required=True, numbers=True)
         elif name == "class":

@@ -46,7 +46,7 @@ BUILTIN: dict[str, str] = {
 }
 
 NUMBERS = (
-    "priority", "weight", "deadline", "patience", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
+    "priority", "weight", "deadline", "patience", "nodes", "cpus", "gpus", "memory", "gpu_memory", "bytes_in",
     "bytes_out", "upload", "download", "flops", "bytes", "efficiency",
 )  # fmt: skip
 """Numeric columns of a task table besides arrival and times; blank cells are NaN and mean the default."""

@@ -1,0 +1,52 @@
+"""Times of collectives and messages on idle links: the latency and bandwidth (alpha-beta) model.
+
+`ranks` take part with `size` bytes each; `rate` is the bus bandwidth of a rank's slowest hop in one direction, bytes
+a second; `latency` seconds a hop.
+Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH (2005).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
+    """Seconds of a ring all-reduce: twice a reduce-scatter."""
+    return 2 * reduce_scatter(ranks, size, rate, latency)
+
+
+def reduce_scatter(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
+    """Seconds of a ring reduce-scatter; of an all-gather as well."""
+    if ranks < 2:
+        return 0.0
+    return (ranks - 1) * latency + (ranks - 1) / ranks * size / rate
+
+
+def tree_all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
+    """Seconds of an all-reduce along a binary tree, pipelined."""
+    return 2 * math.log2(ranks) * latency + 2 * size / rate if ranks > 1 else 0.0
+
+
+def all_to_all(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
+    """Seconds of an all-to-all in which each rank keeps its own part."""
+    return (ranks - 1) * latency + (ranks - 1) / ranks * size / rate if ranks > 1 else 0.0
+
+
+def message(size: float, rate: float, latency: float = 0.0) -> float:
+    """Seconds of a message from one rank to another."""
+    return latency + size / rate
+
+
+def all_reduce_over_nodes(
+    nodes: int, each: int, size: float, inside: float, card: float, cards: int, latency: float = 0.0
+) -> float:
+    """Seconds of a hierarchical all-reduce of `each` ranks on each of some nodes.
+
+    A reduce-scatter within each node at the rate `inside`, an all-reduce of the parts over the `cards` of each node
+    at the rate `card`, and an all-gather within.
+    """
+    within = all_reduce(each, size, inside, latency)
+    if nodes < 2:
+        return within
+    share = card * min(cards, each) / each
+    return within + all_reduce(nodes, size / each, share, latency)

@@ -1,0 +1,214 @@
+"""Time of a step, memory and traffic of the parallel training of a transformer, in closed form.
+
+What a placement and its links make of tensor, pipeline and data parallelism: no step or message is an event.
+References: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM (SC 2021);
+Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022).
+Two constants are fitted to measured steps: `efficiency`, the share of their peak that matrix products reach, and
+`passes`, how often the bytes of the stored activations pass through memory in element-wise kernels of a forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.theory.collectives import all_reduce, all_reduce_over_nodes, message
+
+Recomputation = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+
+STATE = 18
+"""Bytes a parameter of mixed precision with Adam: weights and gradients of 2 and 4, master weights and two moments."""
+KEPT, SHARDED = 6, 12
+"""Those of them that every data-parallel rank keeps, and those that a sharded optimizer divides among the ranks."""
+UPDATE = 30
+"""Bytes a parameter that an optimizer step reads and writes."""
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A decoder: `hidden` is the width of its layers, `sequence` the tokens of a sample."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+
+    @property
+    def parameters(self) -> float:
+        """Number of weights, embeddings included."""
+        l, h = self.layers, self.hidden  # noqa: E741
+        return 12 * l * h**2 * (1 + 13 / (12 * h) + (self.vocabulary + self.sequence) / (12 * l * h))
+
+    def flops(self, samples: int, recomputation: Recomputation = "full") -> float:
+        """Floating-point operations of a training step, recomputation included."""
+        l, h, s = self.layers, self.hidden, self.sequence  # noqa: E741
+        forward = samples * l * (24 * s * h**2 + 4 * s**2 * h)
+        again = {"none": 0.0, "selective": samples * l * 4 * s**2 * h, "full": forward}[recomputation]
+        return 3 * forward + again + 6 * samples * s * h * self.vocabulary
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a step is divided: degrees of parallelism, micro-batches, schedule."""
+
+    batch: int
+    micro_batch: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    schedule: Schedule = "1f1b"
+    chunks: int = 1
+    recomputation: Recomputation = "none"
+    sequence_parallel: bool = False
+    sharded_optimizer: bool = False
+    buckets: int = 1
+    """Parts in which gradients are reduced; all but the last overlap the last backward pass."""
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step through each pipeline."""
+        return self.batch // (self.data * self.micro_batch)
+
+    @property
+    def in_flight(self) -> float:
+        """Micro-batches whose activations the first stage holds at once."""
+        p, m = self.pipeline, self.micro_batches
+        if self.schedule == "gpipe":
+            return m
+        return min(p, m) if self.chunks == 1 else min(m, p * (1 + (p - 1) / (p * self.chunks)))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs and links: `each` GPUs on every node, which has `cards`; rates in bytes a second in one direction."""
+
+    flops: float
+    bandwidth: float
+    each: int
+    inside: float = math.inf
+    card: float = math.inf
+    cards: int = 1
+    latency_inside: float = 0.0
+    latency: float = 0.0
+    efficiency: float = 1.0
+    passes: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """What one rank has of its node's cards while all use them."""
+        return self.card * min(self.cards, self.each) / self.each
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step by what they go into (`compute` is that of the slowest stage), and what it moves."""
+
+    compute: float
+    bubble: float
+    tensor: float
+    pipeline: float
+    data: float
+    update: float
+    network_bytes: float
+    """Bytes that one GPU sends to other nodes."""
+
+    @property
+    def communication(self) -> float:
+        return self.tensor + self.pipeline + self.data
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.bubble + self.communication + self.update
+
+
+def activations(model: Transformer, plan: Plan) -> float:
+    """Bytes of activations that one layer and micro-batch leave on a GPU for the backward pass."""
+    s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
+    if plan.recomputation == "full":
+        return 2 * s * b * h
+    if plan.recomputation == "selective":
+        return s * b * h * (34 / t if plan.sequence_parallel else 10 + 24 / t)
+    return _passed(model, plan)
+
+
+def _passed(model: Transformer, plan: Plan) -> float:
+    """Bytes of all activations of a layer and micro-batch on a GPU."""
+    s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
+    if plan.sequence_parallel:
+        return s * b * h / t * (34 + 5 * a * s / h)
+    return s * b * h * (10 + 24 / t + 5 * a * s / (h * t))
+
+
+def memory(model: Transformer, plan: Plan) -> tuple[float, float]:
+    """Bytes of weights with all that belongs to them, and of activations, on the fullest GPU."""
+    each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
+    state = each * model.parameters / (plan.tensor * plan.pipeline)
+    return state, plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
+
+
+def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1) -> float:
+    """Seconds of equal stages; GPipe and 1F1B take the same time."""
+    each = forward + backward
+    return micro_batches * each + (stages - 1) * each / chunks
+
+
+def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
+    """What a step takes on this machine; tensor-parallel ranks lie side by side, then data-parallel ones, then stages."""
+    s, h, a, b = model.sequence, model.hidden, model.heads, plan.micro_batch
+    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    rate = machine.flops * machine.efficiency
+    forward = (24 * b * s * h**2 + 4 * b * s**2 * h) / t / rate
+    moved = machine.passes * _passed(model, plan) / machine.bandwidth
+    compute = 3 * (forward + moved)
+    reduces = 4
+    if plan.recomputation == "full":
+        compute += forward + moved
+        reduces = 6
+    elif plan.recomputation == "selective":
+        again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
+        compute += 4 * b * s**2 * h / t / rate + again
+    layers = model.layers / p
+    message_bytes = 2 * b * s * h
+    inside = min(t, machine.each)
+    one = all_reduce_over_nodes(
+        -(-t // machine.each), inside, message_bytes, machine.inside, machine.card, machine.cards, machine.latency_inside
+    )
+    tensor = layers * reduces * one
+    crossing = p > 1 and t * d >= machine.each
+    hop = 0.0
+    if p > 1:
+        link = (machine.share, machine.latency) if crossing else (machine.inside, machine.latency_inside)
+        hop = 2 * v * message(message_bytes / t, *link)
+    stage = layers * compute + tensor + hop
+    head = 6 * b * s * h * model.vocabulary / t / rate
+    parameters = model.parameters / (t * p)
+    ranks = min(d, max(1, machine.each // t))
+    reduced = all_reduce_over_nodes(
+        -(-d // ranks), ranks, 2 * parameters, machine.inside, machine.share * ranks, ranks, machine.latency
+    )
+    backward = layers * compute * 2 / 3
+    exposed = max(0.0, reduced - (1 - 1 / plan.buckets) * backward)
+    sent = 2 * (1 - 1 / -(-d // ranks)) * 2 * parameters / ranks
+    sent += 2 * v * m * message_bytes / t * crossing
+    return Step(
+        compute=m * (layers * compute + head),
+        bubble=(p - 1) * stage / v,
+        tensor=m * tensor,
+        pipeline=m * hop,
+        data=exposed,
+        update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
+        network_bytes=sent,
+    )
+
+
+def data_parallel(ranks: int, compute: float, size: float, rate: float, backward: float, buckets: int = 1) -> float:
+    """Seconds of a data-parallel step that computes for `compute`: its all-reduce, as far as it is exposed, besides."""
+    reduced = all_reduce(ranks, size, rate)
+    return compute + max(0.0, reduced - (1 - 1 / buckets) * backward)
