@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.clock import TIMER, Timer
-from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
+from sim.engine.generation import LOADING, OVER, QUEUED, Generation
+from sim.engine.iterating import Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
 from sim.model.cluster import Device

@@ -1,0 +1,174 @@
+"""Steps of a replica: how long they take, and how many equal ones are one event.
+
+While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
+a sequence), so the time of many steps has a closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from sim.engine.clock import FINISH
+from sim.engine.generation import DECODING, NAN, PREFILLING, Generation
+from sim.engine.members import Members
+from sim.model.service import LanguageService
+
+if TYPE_CHECKING:
+    from sim.model.plan import Placement
+
+
+class Steps(Members):
+    """The steps under way and those done."""
+
+    def _stand_still(self, service: LanguageService, placement: Placement) -> None:
+        self.width = placement.mode.width
+        self.times = service.step
+        self.stepping = False
+        self.began = 0.0
+        """When the steps under way began; `lag` seconds of copying come before the first."""
+        self.lag = 0.0
+        self.count = 0
+        """Steps under way."""
+        self.ends_at = NAN
+        """When they are over."""
+        self.last = False
+        """Is the step under way the last of them, and its end its own?"""
+        self.rate = self.power = 1.0
+        """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
+        self.worked = 0.0
+        """Seconds of the steps under way at that power, up to `worked_until`; counted where speeds change."""
+        self.worked_until = NAN
+        self.surplus = 0.0
+        """Device-seconds that the period has drawn beyond those it computed, at nominal power."""
+        self.prefill: list[tuple[Generation, int]] = []
+        self.decodes = False
+        self.share = 0.0
+        """Seconds computed by a member that has decoded all the time: each step is divided evenly among its members."""
+        self.copied = 0.0
+
+    def _cut(self) -> None:
+        """End the jump with the step under way."""
+        if self.last:
+            return
+        times, sequences = self.times, self.decoding
+        elapsed = (self.clock._now - self.began - self.lag) * self.rate
+        first = times.of(0, sequences, self.context)
+        growth = times.per_context_token * sequences
+        if growth > 0 and elapsed > 0:
+            base = first - growth / 2
+            steps = int((math.sqrt(base * base + 2 * growth * elapsed) - base) / growth)
+        else:
+            steps = int(max(elapsed, 0.0) / first) if first > 0 else 0
+        steps = max(1, min(steps, self.count))
+        while steps > 1 and self._after(steps - 1) >= self.clock._now:
+            steps -= 1
+        while steps < self.count and self._after(steps) < self.clock._now:
+            steps += 1
+        if steps < self.count:
+            self.count = steps
+            self.ends_at = self._after(steps)
+            self.clock.again(self.ends_at, FINISH, self)
+
+    def _after(self, steps: int) -> float:
+        """When so many of the steps under way are over."""
+        return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context) / self.rate)
+
+    def _end_at(self, time: float) -> None:
+        self.ends_at = time
+        if self.last:
+            self.last, self.worked, self.worked_until = False, 0.0, NAN
+        self.clock.at(time, FINISH, self)
+
+    def run_at(self, rate: float, power: float) -> None:
+        """The speed or the power of its devices has changed: the step under way ends earlier or later."""
+        now = self.clock._now
+        if (rate, power) == (self.rate, self.power):
+            return
+        if self.stepping:
+            if self.count > 1:
+                self._cut()
+            begun = self.began + self.lag
+            self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
+            self.worked_until = max(now, begun)
+            self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
+            self.last = True
+            self.clock.again(self.ends_at, FINISH, self)
+        self.rate, self.power = rate, power
+
+    def _powered(self, computed: float, end: float) -> float:
+        """Seconds computed in the steps that end now, at nominal power; what they draw beyond that is noted."""
+        if math.isnan(self.worked_until):
+            powered = computed * self.power
+        else:
+            powered = self.worked + max(0.0, end - self.worked_until) * self.power
+        self.surplus += (powered - computed) * self.width
+        return powered
+
+    def _settle(self) -> None:
+        """The steps under way are over: count their tokens."""
+        self.stepping = False
+        computed = self.clock._now - self.began - self.lag
+        if self.last or self.power != 1.0:  # most steps by far are nominal
+            computed = self._powered(computed, self.clock._now)
+        part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
+        if self.decodes:
+            self.share += part
+            steps = self.count
+            self._take(self._growth(steps))
+            self.context += self.decoding * steps
+            self.steps += steps
+            ends = self.ends
+            while ends and ends[0][0] <= self.steps:
+                end, _, request = heappop(ends)
+                if request.end == end and request.replica is self:
+                    self._leave_decoding(request)
+                    self._finish(request)
+        for request, tokens in self.prefill:
+            request.seconds += part
+            request.left -= tokens
+            if not request.left:
+                self.prefilling.remove(request)
+                self._prefilled(request)
+        self.prefill = []
+
+    def _jump(self) -> None:
+        """Decode until a sequence ends or blocks run out."""
+        ends = self.ends
+        while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self:
+            heappop(ends)
+        self.decodes = True
+        self.count = self._until_full(ends[0][0] - self.steps)
+        self._end_at(self._after(self.count))
+
+    def _checked(self) -> int:
+        """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
+        total = 0
+        seen: dict[int, None] = {}
+        for request, tokens in self.prefill:
+            if request.replica is not self or request.state != PREFILLING or request.row in seen:
+                raise self.fleet.illegal(f"prefills {request}, which does not wait for that here")
+            if not 1 <= tokens <= request.left:
+                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
+            seen[request.row] = None
+            total += tokens
+        if self.service.chunk is not None and total > self.service.chunk:
+            raise self.fleet.illegal(f"prefills {total} tokens in one step; the chunk is {self.service.chunk}")
+        if not total and not self.decodes:
+            raise self.fleet.illegal("answered with a step that does nothing")
+        return total
+
+    def _count_part(self, end: float) -> None:
+        """Steps that the end of the run cuts off have been computed in part."""
+        computed = self._powered(max(0.0, end - self.began - self.lag), end)
+        self.copied -= max(0.0, self.lag - (end - self.began))
+        part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
+        for request, _ in self.prefill:
+            request.seconds += part
+        if self.decodes:
+            self.share += part
+
+    def part_of(self, request: Generation) -> float:
+        """Seconds computed for a member up to now."""
+        return request.seconds + (self.share - request.seconds_from if request.state == DECODING else 0.0)
