@@ -12,17 +12,19 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sim.engine.clients import Clients
 from sim.engine.clock import TIMER, Timer
-from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
+from sim.engine.generation import OVER, QUEUED, Generation
+from sim.engine.iterating import Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
 from sim.model.cluster import Device
-from sim.model.record import COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
+from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
-from sim.model.tasks import RUNNING, Shape, Task
+from sim.model.tasks import RUNNING, Task
 
 if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+    from sim.engine.serving import Serving
 
 NAN = math.nan
 
@@ -61,6 +63,7 @@ class Fleet:
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf
         self.timer = Timer(self._scale_again)
+        self.clients = Clients(self) if service.timeout < math.inf else None
         for number in range(service.prefillers):
             self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
         key = "replicas" if service.scaling is None else "autoscale.min"
@@ -108,16 +111,20 @@ class Fleet:
         row = task.index
         prompt, output = max(1, int(self.prompts[row])), max(1, int(self.outputs[row]))
         names = () if self.names is None else tuple(self.names[row].tolist())
-        request = Generation(task, prompt, output, names)
+        announced = self.service.max_output
+        longest = 0 if announced is None else announced or output
+        request = Generation(task, prompt, output, longest, names)
         request.priority = task.priority
         service = self.service
-        need = -(-(prompt + output - 1) // service.block)
+        need = -(-(prompt + (longest if self.batching.reserves else output) - 1) // service.block)
         if need > service.blocks:
             reason = f"needs {need:,} KV blocks, a replica has {service.blocks:,}"
             self.simulation.end_task(task, REJECTED, reason)
             return
         self.requests[row] = request
         self.simulation.iterating += 1
+        if self.clients is not None:
+            self.clients.watch(request)
         self.refill()
         self._send(request)
         if service.scaling is not None:
@@ -180,29 +187,46 @@ class Fleet:
     def first_token(self, request: Generation) -> None:
         self.first_tokens[request.row] = self.clock._now
 
-    def gave_way(self, request: Generation) -> None:
+    def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail("preemptions")[request.row] += 1
+        self.recorder.detail(f"preemptions_{kind}")[request.row] += 1
+
+    def looked_up(self, request: Generation, tokens: int) -> None:
+        """So many tokens of its prompt were in the prefix cache when it joined."""
+        if not request.made:
+            self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
     def finished(self, request: Generation, replica: Replica) -> None:
-        """Its last token is there."""
-        del self.requests[request.row]
+        """Its last token is there, or its client has aborted it."""
         recorder, row, now = self.recorder, request.row, self.clock._now
-        recorder.finish[row] = now
-        recorder.status[row] = COMPLETED
+        if not request.leaves:
+            del self.requests[row]
+            recorder.finish[row] = now
+            recorder.status[row] = COMPLETED
         self.batch[row] = replica.launch
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row] = request.seconds * replica.width * self.watts
+        if request.leaves:
+            self.aborted(request)
+            return
         self.simulation.iterating -= 1
         self.simulation.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 
+    def aborted(self, request: Generation) -> None:
+        """Its client has aborted it, and its replica has let go of it."""
+        text = f"aborted by its client after {self.service.timeout:g} s"
+        self.simulation.end_task(request.task, ABORTED, text)
+        if self.service.scaling is not None:
+            self._scale()
+
     def gone(self, task: Task) -> None:
-        """A waiting request has lost patience."""
+        """A request ends without its last token: it has lost patience, or its client has aborted it."""
         request = self.requests.pop(task.index, None)
         if request is not None:
             self.simulation.iterating -= 1
-            if self.lobby.pop(task.index, None) is None:
+            if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
                 assert request.replica is not None
                 request.replica.forget(request)
 
@@ -283,7 +307,12 @@ class Fleet:
                 request.replica.lose_source(request)
         self.refill()
         for row in sorted(orphans):
-            self._send(orphans[row])
+            if orphans[row].leaves:
+                self.cut_off(orphans[row], self.clock._now)
+                orphans[row].state = OVER
+                self.aborted(orphans[row])
+            else:
+                self._send(orphans[row])
 
     def _part_loaded(self, flow: Flow) -> None:
         replica = flow.owner
@@ -341,9 +370,9 @@ class Fleet:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
             if request.started:
-                self._cut_off(request, end)
+                self.cut_off(request, end)
 
-    def _cut_off(self, request: Generation, end: float) -> None:
+    def cut_off(self, request: Generation, end: float) -> None:
         """What the end of the run leaves of a request that has begun."""
         replica, row = request.replica, request.row
         if replica is not None and replica.launch >= 0:
@@ -359,90 +388,3 @@ class Fleet:
 
     def illegal(self, what: str) -> PolicyError:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
-
-
-class Serving:
-    """All language models of a run."""
-
-    def __init__(self, simulation: Simulation):
-        self.simulation = simulation
-        run = simulation.input
-        self.fleets: dict[Shape, Fleet] = {}
-        for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
-            self.fleets[service.shape] = Fleet(self, service, batching, routing)
-
-    def arrived(self, task: Task) -> None:
-        self.fleets[task.shape].arrived(task)
-
-    def waiting(self, row: int) -> Task | None:
-        """The request of that row, if it waits for its first step."""
-        for fleet in self.fleets.values():
-            request = fleet.requests.get(row)
-            if request is not None and not request.started:
-                return request.task
-        return None
-
-    def close(self, end: float) -> None:
-        for fleet in self.fleets.values():
-            fleet.close(end)
-
-    def lose(self, devices: list[Device]) -> None:
-        """Devices have failed."""
-        for fleet in self.fleets.values():
-            fleet.lose(devices)
-
-    def refill(self) -> None:
-        """Devices have come free or up: replace replicas that failed."""
-        for fleet in self.fleets.values():
-            fleet.refill()
-
-    def rerate(self, device: Device) -> None:
-        """A device runs at another speed."""
-        for fleet in self.fleets.values():
-            for replica in [*fleet.prefillers, *fleet.replicas]:
-                if device in replica.placement.devices:
-                    fleet.rerate(replica)
-
-    @property
-    def replicas(self) -> list[Replica]:
-        return [one for fleet in self.fleets.values() for one in [*fleet.prefillers, *fleet.replicas]]
-
-    def serves(self, device: Any) -> bool:
-        """Does a replica hold the device?"""
-        return any(device in replica.placement.devices for replica in self.replicas)
-
-    def complaints(self) -> list[str]:
-        """Everything that does not add up, recounted (for --check)."""
-        return [text for replica in self.replicas for text in _complaints(replica)]
-
-
-def _complaints(replica: Replica) -> list[str]:
-    found = []
-    service = replica.service
-    own = 0
-    inside = [*replica.members, *replica._loading.values()]
-    for request in inside:
-        if request.state == LOADING:
-            own += replica.blocks_of(replica._stored(request))
-        elif request in replica.prefilling:
-            own += replica.blocks_of(request.prompt + request.made) - request.shared
-        else:
-            own += replica.blocks_of(request.prompt + request.produced - 1) - request.shared
-        if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-            found.append(f"{request} has produced {request.produced} of {request.output} tokens")
-    own += sum(replica.blocks_of(r.prompt + r.made - 1) - r.shared for r in replica.held.values())
-    if replica.cache is not None:
-        own += len(replica.cache.users) * replica.cache.each
-        if len(replica.cache.idle) * replica.cache.each > replica.free:
-            found.append("more prefixes are kept than fit")
-    if own + replica.free != service.blocks or replica.free < 0:
-        found.append(f"KV blocks: {own} held and {replica.free} free, there are {service.blocks}")
-    if len(inside) > service.max_sequences:
-        found.append(f"{len(inside)} sequences, at most {service.max_sequences} may be in a replica")
-    decoding = [request for request in replica.members if request not in replica.prefilling]
-    if len(decoding) != replica.decoding or sum(request.whole for request in decoding) != replica.context:
-        found.append("the context of the sequences that decode does not add up")
-    waiting = sum(r.state == QUEUED and r.replica is replica for _, _, r in replica.waiting)
-    if waiting + len(inside) != replica.outstanding:
-        found.append(f"{replica.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
-    return [f"replica {replica.number} of {service}: {text}" for text in found]
