@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sim.engine.clock import TIMER, Timer
+from sim.engine.clock import FINISH, TIMER, Later, Timer
 from sim.engine.iterating import LOADING, OVER, QUEUED, Generation, Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
@@ -178,7 +178,7 @@ class Fleet:
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self.first_tokens[request.row] = self.clock._now
+        self.first_tokens[request.row] = self.clock._now + self.service.response_delay
 
     def gave_way(self, request: Generation) -> None:
         self.recorder.detail("preemptions")[request.row] += 1
@@ -187,15 +187,23 @@ class Fleet:
         """Its last token is there."""
         del self.requests[request.row]
         recorder, row, now = self.recorder, request.row, self.clock._now
-        recorder.finish[row] = now
-        recorder.status[row] = COMPLETED
         self.batch[row] = replica.launch
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row] = request.seconds * replica.width * self.watts
-        self.simulation.iterating -= 1
-        self.simulation.generated(request.task)
+        back = self.service.response_delay
+        if back:
+            self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
+        else:
+            self._delivered(request.task)
         if self.service.scaling is not None:
             self._scale()
+
+    def _delivered(self, task: Task) -> None:
+        """The client has the last token."""
+        self.recorder.finish[task.index] = self.clock._now
+        self.recorder.status[task.index] = COMPLETED
+        self.simulation.iterating -= 1
+        self.simulation.generated(task)
 
     def gone(self, task: Task) -> None:
         """A waiting request has lost patience."""

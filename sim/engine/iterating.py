@@ -22,6 +22,7 @@ from sim.engine.links import Flow, Links
 from sim.engine.prefix import PrefixCache
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
+from sim.model.step_times import attended
 from sim.model.tasks import Task
 
 if TYPE_CHECKING:
@@ -219,16 +220,8 @@ class Replica(Timer):
         """End the jump with the step under way."""
         if self.last:
             return
-        times, sequences = self.times, self.decoding
         elapsed = (self.clock._now - self.began - self.lag) * self.rate
-        first = times.of(0, sequences, self.context)
-        growth = times.per_context_token * sequences
-        if growth > 0 and elapsed > 0:
-            base = first - growth / 2
-            steps = int((math.sqrt(base * base + 2 * growth * elapsed) - base) / growth)
-        else:
-            steps = int(max(elapsed, 0.0) / first) if first > 0 else 0
-        steps = max(1, min(steps, self.count))
+        steps = max(1, min(self.times.steps_in(elapsed, self.decoding, self.context), self.count))
         while steps > 1 and self._after(steps - 1) >= self.clock._now:
             steps -= 1
         while steps < self.count and self._after(steps) < self.clock._now:
@@ -477,7 +470,8 @@ class Replica(Timer):
             self._jump()
             return
         self.count = 1
-        seconds = self.times.of(tokens, *((self.decoding, self.context) if self.decodes else (0, 0)))
+        work = (self.decoding, self.context) if self.decodes else (0, 0)
+        seconds = self.times.of(tokens, *work, self._attended() if self.times.attends else 0)
         self._end_at(self.began + (lag + seconds / self.rate))
 
     def _jump(self) -> None:
@@ -505,6 +499,10 @@ class Replica(Timer):
         if not total and not self.decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total
+
+    def _attended(self) -> int:
+        """Pairs of the prompt tokens of the step with the tokens up to themselves."""
+        return sum(attended(tokens, one.prompt + one.made - one.left) for one, tokens in self.prefill)
 
     def _join(self) -> float:
         """Let the head join as long as it may; seconds of copying that this takes."""

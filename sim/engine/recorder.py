@@ -269,7 +269,7 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
             ready = tasks.arrival
-        for service in run.services:
+        for service in (*run.services, *run.language):
             if service.request_delay:  # a request is ready when it has come to the node
                 ready = ready.copy()
                 ready[service.rows] += service.request_delay

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
-from sim.model.service import Autoscaling, LanguageService, StepTimes
+from sim.model.service import Autoscaling, LanguageService
 from sim.model.tasks import Mode, Tasks
 from sim.policy.iterating import IterationPolicy
 from sim.scenario import llm_schema
@@ -37,7 +37,7 @@ class ServedLanguage:
         self.name = name
         self.path = path
         self.context = context
-        self.times = step_times(service)
+        self.times = service.times
         self.extra: dict[str, np.ndarray] = {}
         """The tokens of the requests drawn last."""
         self._mode: Mode | None = None
@@ -139,14 +139,10 @@ class ServedLanguage:
         best the same steps do both.
         """
         times, service = self.times, self.service
-        decodes = output - 1.0
-        context = decodes * prompt + decodes * output / 2
-        decoding = float(decodes.mean()) / service.most_sequences
+        decoding = float((output - 1.0).mean()) / service.most_sequences
         reading = 0.0 if max_prompt_tokens is None else float(np.minimum(1.0, prompt / max_prompt_tokens).mean())
-        per_sequence, per_prompt_token = times.least(service.most_sequences)
-        decode = float((per_sequence * decodes + times.per_context_token * context).mean())
-        prefill = float((per_prompt_token * prompt).mean())
-        both = prefill + decode + times.fixed * max(decoding, reading)
+        prefill, decode, together = times.demand(prompt, output, service.most_sequences)
+        both = together + times.fixed * max(decoding, reading)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
         loads = [(most, both)]
         if service.disaggregated is not None:
@@ -162,14 +158,6 @@ def _rate(entry: Entry, stream: Stream) -> float:
         return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
     lasts = float(stream.arrival.max() - stream.arrival.min())
     return (len(stream) - 1) / lasts if lasts > 0 else 0.0
-
-
-def step_times(service: llm_schema.LanguageModel) -> StepTimes:
-    step = service.step
-    decode, prefill = (None if one is None else one.measured for one in (step.decode, step.prefill))
-    return StepTimes(
-        step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token, decode=decode, prefill=prefill
-    )
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
@@ -204,13 +192,18 @@ def replicas_of(service: llm_schema.LanguageModel) -> int:
 
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
     """KV blocks that fit beside the weights into the memory of a replica."""
-    if device.memory is None:
+    each = device.memory
+    if each is None and service.gpu is not None:
+        each = service.gpu.memory
+    if each is None:
         return UNLIMITED
-    memory = device.memory * service.gpus
+    memory = int(each * service.gpus * service.share)
     what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
-    room = memory - service.model
+    if service.share < 1:
+        what = f"{service.share:.0%} of {what}"
+    room = memory - service.weights
     if room < 0 and served is not None:
-        raise served._fail("model", f"the model needs {service.model / 1e9:g} GB, {what} has {memory / 1e9:g} GB")
+        raise served._fail("model", f"the model needs {service.weights / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB")
     if service.kv is None:
         return UNLIMITED
     blocks = room // (service.kv.per_token * service.kv.block)
@@ -234,11 +227,11 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 stream.name,
                 shape,
                 rows,
-                step_times(service),
+                service.times,
                 blocks_of(service, shape.modes[0].type),
                 16 if service.kv is None else service.kv.block,
                 0 if service.kv is None else service.kv.per_token,
-                service.model,
+                service.weights,
                 service.prefill_chunk,
                 service.most_sequences,
                 service.preemption == "swap",
@@ -248,6 +241,8 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 0 if service.prefix_cache is None else service.prefix_cache.tokens,
                 math.inf if service.slo.ttft is None else service.slo.ttft,
                 math.inf if service.slo.tpot is None else service.slo.tpot,
+                request_delay=service.network.request + service.front_end,
+                response_delay=service.network.response,
                 key=key_of((*stream.path, "service")),
             )
         )
