@@ -526,8 +526,8 @@ def test_steps_take_what_was_measured() -> None:
         ({"decode": {1: "5 ms"}}, "step.fixed: every step takes at least that, and decode has a shorter one"),
         ({"decode": {2: "15 ms", 1: "16 ms"}}, "step.decode.1: batch sizes increase, and 1 stands behind 2"),
         ({"decode": {1: ["15 ms", "16 ms"]}}, "step.decode: times of steps are not drawn"),
-        ({"prefill": {1: "15 ms"}}, "prefill_chunk: the largest measured number of step.prefill is 1"),
-        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_sequences: the largest measured number of step.decode is 8"),
+        ({"prefill": {1: "15 ms"}}, "prefill_chunk: step.prefill was measured from 1 to 1 tokens"),
+        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_sequences: step.decode was measured from 1 to 8 sequences"),
     ],
 )
 def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:

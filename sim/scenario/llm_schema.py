@@ -174,10 +174,11 @@ class LanguageModel(Model):
             raise KeyProblem("gpu", f"{missing}; give its figures")
 
     @model_validator(mode="after")
-    def _whole(self) -> LanguageModel:
+    def _whole(self, info: ValidationInfo) -> LanguageModel:
         self._check_estimate()
         step = self.step
-        self._measured_numbers()
+        if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
+            self._measured_numbers()
         if step.roofline is None and not step.fixed and not ((step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
         times = self.times
@@ -220,12 +221,14 @@ class LanguageModel(Model):
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             largest = decode.measured.sizes[-1]
             if "max_sequences" in self.model_fields_set and self.max_sequences > largest:
-                text = f"the largest measured number of step.decode is {largest}; extrapolate: true there goes beyond"
+                sizes = decode.measured.sizes
+                text = f"step.decode was measured from {sizes[0]} to {largest} sequences; extrapolate: true goes beyond"
                 raise KeyProblem("max_sequences", text)
         if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
             largest = prefill.measured.sizes[-1]
             if self.prefill_chunk is None or self.prefill_chunk > largest:
-                text = f"the largest measured number of step.prefill is {largest}; extrapolate: true there goes beyond"
+                sizes = prefill.measured.sizes
+                text = f"step.prefill was measured from {sizes[0]:,} to {largest:,} tokens; extrapolate: true goes beyond"
                 raise KeyProblem("prefill_chunk", f"{text}, or let a step read no more than that")
 
 
