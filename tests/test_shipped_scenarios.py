@@ -903,6 +903,21 @@ def test_chunked_prefill():
 
 
 @pytest.mark.slow
+def test_model_from_figures():
+    name = "model-from-figures"
+
+    def means(**service):
+        run = runs(name, None, {f"workload.chat.service.{key}": value for key, value in service.items()})
+        return 1e3 * run.metric("ttft_mean"), 1e3 * run.metric("tpot_mean")
+
+    states(name, "78.6 ms to the first token, 11.4 ms", *means())
+    first, further = means(tensor_parallel=2, replicas=4)
+    states(name, "1.38 s and 34.6 ms", first / 1e3, further)
+    quantized = {"name": "llama-2-70b", "bytes_per_weight": 1}
+    states(name, "147 ms and 18.2 ms", *means(tensor_parallel=2, replicas=4, model=quantized))
+
+
+@pytest.mark.slow
 def test_prefill_and_decode_apart():
     name = "prefill-and-decode-apart"
     first, further = token_times(name)

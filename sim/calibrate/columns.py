@@ -46,7 +46,7 @@ class Columns:
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
         """Columns by their names without the unit they end with."""
-        found = {}
+        found: dict[str, str] = {}
         for name in names:
             stem, _, unit = name.casefold().rpartition("_")
             found.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)

@@ -1,8 +1,9 @@
 """The shares of the peaks that the steps of a measured profile reach, for a model and GPUs whose figures are known.
 
-Four numbers for both stages: the shares of memory bandwidth and of arithmetic, the time in which the host issues a step,
-and the latency of a sum over the GPUs (one GPU: none).  They are fitted by least squares of relative errors, and judged
-by leaving out each size: each number of prompt tokens for reading, each number of sequences for decoding.
+Three numbers for both stages: the shares of memory bandwidth and of arithmetic, and the time in which the host issues a
+step.  (A fourth, the latency of sums over the GPUs, cannot be told from these.)  They are fitted by least squares of
+relative errors, and judged by leaving out each size: each number of prompt tokens for reading, each number of sequences
+for decoding.
 """
 
 from __future__ import annotations
@@ -85,15 +86,11 @@ def _errors(figures: Figures, reached: Efficiency, settings: Sequence[Setting]) 
 def _fitted(figures: Figures, settings: Sequence[Setting], all_: Sequence[Setting], what: str) -> Efficiency:
     from scipy.optimize import least_squares
 
-    several = figures[2] > 1
     shortest = min(one.decode for one in all_)
 
     def efficiency(point: np.ndarray) -> Efficiency:
-        latency = math.exp(point[3]) if several else 0.0
         memory, compute = (min(1.0, math.exp(value)) for value in point[:2])
-        return replace(
-            Efficiency(), memory=memory, compute=compute, host=shortest * math.exp(point[2]), link_latency=latency
-        )
+        return replace(Efficiency(), memory=memory, compute=compute, host=shortest * math.exp(point[2]))
 
     def residuals(point: np.ndarray) -> list[float]:
         reached = efficiency(point)
@@ -103,10 +100,10 @@ def _fitted(figures: Figures, settings: Sequence[Setting], all_: Sequence[Settin
             found += [math.log(read / one.prefill), math.log(decode / one.decode)]
         return found
 
-    first = [math.log(0.6), math.log(0.5), math.log(0.9), *([math.log(2e-5)] if several else [])]
-    low = [math.log(0.02), math.log(0.02), math.log(0.01), *([math.log(1e-7)] if several else [])]
-    high = [0.0, 0.0, math.log(1.5), *([math.log(1e-2)] if several else [])]
-    found = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300)
+    first = [math.log(0.6), math.log(0.5), math.log(0.9)]
+    low, high = [math.log(0.02), math.log(0.02), math.log(0.01)], [0.0, 0.0, math.log(1.5)]
+    found = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
+                          ftol=1e-10, xtol=1e-10, gtol=1e-10)  # fmt: skip
     if not found.success:
         raise ScenarioError(Problem(f"the fit of a roofline does not converge: {found.message}", file=what))
     return efficiency(found.x)

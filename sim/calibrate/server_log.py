@@ -43,12 +43,14 @@ USER = ("user", "client", "user_id", "adapter")
 
 HELD_BACK = 0.3
 """Share of the requests, the last that arrive, on which nothing is fitted."""
-TRIALS = 400
+TRIALS = 300
+REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)
+"""Size of the first simplex of each search, in logarithms: each begins where the one before it ended."""
+GAIN = 2e-3
+"""Less error than this is not worth another search."""
 CLOSE = 0.5
 """A fit whose mean error is beyond this describes nothing."""
 LEAST_REQUESTS = 20
-SMALL = 1e-9
-"""Seconds below which a number of a line is as good as none."""
 
 
 @dataclass
@@ -93,8 +95,9 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     if len(order) < LEAST_REQUESTS:
         raise fail(path, f"has {len(order)} requests; at least {LEAST_REQUESTS} are needed to fit and to judge")
     begin = arrival[order[0]]
-    picked = [np.array(values)[order] for values in (arrival - min(begin, 0.0), prompt, output, ttft, latency)]
-    return Log(path, *picked, None if user is None else [user[place] for place in order.tolist()])
+    users = None if user is None else [user[place] for place in order.tolist()]
+    tokens = [np.array(values)[order] for values in (prompt, output)]
+    return Log(path, (arrival - begin)[order], tokens[0], tokens[1], ttft[order], latency[order], users)
 
 
 def _plain(columns: Columns, wanted: tuple[str, ...]) -> str | None:
@@ -167,7 +170,7 @@ class Server:
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
-        front = max(1e-3, self.service.front_end)
+        front = self.service.front_end or max(1e-3, float(log.ttft.min()) / 4)
         if step.roofline is not None:
             one = step.roofline
             return {"memory": one.memory, "compute": one.compute, "fixed": step.fixed or 1e-3, "front_end": front}
@@ -176,7 +179,7 @@ class Server:
         return {
             "fixed": step.fixed or max(fixed, 1e-4) * 0.9,
             "per_prompt_token": step.per_prompt_token or max(token, 1e-6) / 2,
-            "per_context_token": step.per_context_token or 1e-7,
+            "per_context_token": step.per_context_token or 1e-6,
             "front_end": front,
         }
 
@@ -203,7 +206,7 @@ class Server:
         return replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])
 
     def simulated(self, numbers: dict[str, float], count: int) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Seconds to the first token and to the end of each of the first `count` requests; NaN where it did not come."""
+        """Seconds to the first token and to the end of each of the first `count` requests; NaN: never."""
         record = Simulation(self.with_numbers(numbers, count)).run()
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
@@ -254,8 +257,8 @@ def _with_requests(path: Path, requests: Path) -> Scenario:
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean absolute difference, as a share of the mean that was measured; 1 for each request that did not get so far."""
-    scale = float(theirs.mean())
+    """Mean absolute difference, as a share of the mean measured; what never came counts as no time at all."""
+    scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
     return float(np.where(np.isnan(ours), theirs, np.abs(ours - theirs)).mean()) / scale
@@ -286,15 +289,24 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         own = _off((latency - ttft)[several[:count]], (log.latency - log.ttft)[:count][several[:count]])
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
-    first = np.log([start[name] for name in names])
-    simplex = np.vstack([first, *(first + 0.5 * row for row in np.eye(len(names)))])
-    options = {"maxfev": TRIALS, "xatol": 2e-3, "fatol": 1e-5, "initial_simplex": simplex}
+    point = np.log([start[name] for name in names])
     tell(f"fitting {', '.join(names)} to {count:,} requests")
-    found = minimize(error, first, method="Nelder-Mead", options=options)
-    numbers = numbers_of(found.x)
-    if not found.success or not found.fun < CLOSE:
+    trials, best, converged = 0, math.inf, False
+    for reach in REACHES:  # a simplex that has shrunk to a point beside a step of the error begins anew
+        simplex = np.vstack([point, *(point + reach * row for row in np.eye(len(names)))])
+        options = {"maxfev": TRIALS, "xatol": 2e-3, "fatol": 1e-5, "initial_simplex": simplex}
+        found = minimize(error, point, method="Nelder-Mead", options=options)
+        trials += int(found.nfev)
+        converged |= bool(found.success)
+        if not found.fun < best:
+            break
+        point, gained, best = found.x, best - found.fun, float(found.fun)
+        if gained < GAIN or best < GAIN:
+            break
+    numbers = numbers_of(point)
+    if not converged or not best < CLOSE:
         shown = ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
-        why = f"after {found.nfev} trials the mean error is still {found.fun:.0%} ({shown})"
+        why = f"after {trials} trials the mean error is still {best:.0%} ({shown})"
         hint = "does the scenario describe this server (GPUs, memory, max_sequences, batching)?"
         raise ScenarioError(Problem(f"the fit does not converge: {why}; {hint}", file=str(log.path)))
     ttft, latency, record = server.simulated(numbers, len(log))
@@ -305,7 +317,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         Figure("p99 latency", float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))),
         Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
     ]
-    return Fitted(numbers, int(found.nfev), figures, len(log) - count, float(found.fun))
+    return Fitted(numbers, trials, figures, len(log) - count, best)
 
 
 def compared(server: Server, numbers: dict[str, float]) -> list[Figure]:

@@ -1,8 +1,8 @@
 """Step times of a language model that were measured setting by setting, and what a service profile says of them.
 
-A row of such a file is a setting: requests of so many prompt tokens and output tokens, so many in a batch, with the time
-of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their median
-counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
+A row of such a file is a setting: requests of so many prompt tokens and output tokens, so many in a batch, with the
+time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
+median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
 shape of `sim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the time

@@ -102,7 +102,8 @@ LOADS = (0.3, 0.7)
 @QUIET
 def calibrate(
     model: str | None, tables: tuple[str, ...], batch: str, time_: str, unit: str | None, rows: tuple[str, ...],
-    samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int, where: str, out: Path, name: str | None,
+    samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int, where: str, out: Path,
+    name: str | None,
     force: bool, profile: Path | None, rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Measure upload, compute and download of batches on this machine's own GPU or CPU.

@@ -67,7 +67,7 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
         raise ScenarioError(Problem(text, file=str(scenario)))
     found = roofline_fit.fit(figures, settings, str(path))
     one = found.efficiency
-    numbers = {"memory": one.memory, "compute": one.compute, "host": one.host, "link_latency": one.link_latency}
+    numbers = {"memory": one.memory, "compute": one.compute, "host": one.host}
     step = {"roofline": {name: _value(name, value) for name, value in numbers.items()}}
     errors = {"prefill": found.prefill_error, "decode": found.decode_error}
     profile = {
@@ -141,8 +141,9 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     from sim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
-    for one in found.figures:
-        rows.append([one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"])
+    rows += [
+        [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
+    ]
     numbers = ", ".join(f"{name} {_value(name, value)}" for name, value in found.numbers.items())
     told = f"{numbers} ({found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%})"
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", told]

@@ -80,8 +80,8 @@ class LanguageModel(Model):
     """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
-    memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps, keys
-    and values take, as far as they are not given: an estimate from published figures.
+    memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
+    keys and values take, as far as they are not given: an estimate from published figures.
     """
 
     kind: Literal["llm"]
@@ -101,8 +101,8 @@ class LanguageModel(Model):
     replicas: Count | None = None
     """How many replicas, 1 unless given."""
     model: Weights = 0
-    """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`, its
-    figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
+    """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
+    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
     model is an architecture."""
@@ -150,6 +150,11 @@ class LanguageModel(Model):
         return None
 
     @property
+    def estimated(self) -> bool:
+        """Are the steps those of published figures, with nothing measured?"""
+        return self.step.roofline is not None and not self.step.roofline.model_fields_set
+
+    @property
     def share(self) -> float:
         """Of the devices' memory that may be filled."""
         if self.memory_share is not None:
@@ -179,7 +184,8 @@ class LanguageModel(Model):
         step = self.step
         if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
             self._measured_numbers()
-        if step.roofline is None and not step.fixed and not ((step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)):
+        whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
+        if not (step.roofline or step.fixed or whole):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
         times = self.times
         decoding, reading = times.of(0, 1, 0), times.fixed
@@ -228,7 +234,8 @@ class LanguageModel(Model):
             largest = prefill.measured.sizes[-1]
             if self.prefill_chunk is None or self.prefill_chunk > largest:
                 sizes = prefill.measured.sizes
-                text = f"step.prefill was measured from {sizes[0]:,} to {largest:,} tokens; extrapolate: true goes beyond"
+                range_ = f"from {sizes[0]:,} to {largest:,} tokens"
+                text = f"step.prefill was measured {range_}; extrapolate: true goes beyond"
                 raise KeyProblem("prefill_chunk", f"{text}, or let a step read no more than that")
 
 
@@ -243,9 +250,9 @@ def _estimated(value: dict[str, Any]) -> dict[str, Any]:
     try:
         model = _WEIGHTS.validate_python(found.get("model", 0))
     except ValidationError:
-        return found  # the field says what is wrong
+        return {"step": {"roofline": {}}, **found}  # the field says what is wrong
     if not isinstance(model, Architecture):
-        return found
+        return {"step": {"roofline": {}}, **found} if "gpu" in found else found
     found["model"] = model
     devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
@@ -253,7 +260,7 @@ def _estimated(value: dict[str, Any]) -> dict[str, Any]:
         if isinstance(kv, dict) and "per_token" not in kv:
             found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
     if "step" not in found:
-        if found.get("gpu") is None:
+        if "gpu" not in found:
             raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
         found["step"] = {"roofline": {}}
     return found

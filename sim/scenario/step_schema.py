@@ -43,7 +43,7 @@ class Roofline(Model):
     memory: Share = Efficiency.memory
     """Share of the memory bandwidth that is reached when weights, keys and values are read, 0.75 unless given."""
     compute: Share = Efficiency.compute
-    """Share of the peak of the matrix units that is reached when tokens are multiplied with weights, 0.6 unless given."""
+    """Share of the peak of the matrix units reached when tokens are multiplied with weights, 0.6 unless given."""
     attention: Share = Efficiency.attention
     """Share of that peak that attention reaches while prompts are read, 0.3 unless given."""
     link: Share = Efficiency.link
@@ -70,7 +70,7 @@ class StepTime(Model):
     decode: Annotated[Stage, STAGE] | None = None
     """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
     prefill: Annotated[Stage, STAGE] | None = None
-    """What a step takes that only reads prompts, by its number of tokens: a line {fixed, per_item}, or measured times."""
+    """What a step takes that only reads prompts, by their tokens: a line {fixed, per_item}, or measured times."""
     roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
 
@@ -153,7 +153,7 @@ def _architecture(name: Any) -> Architecture:
     try:
         return architectures.model(name)
     except UnknownName as error:
-        raise ValueError(f"{unknown(error)}, or bytes of weights such as 14 GB") from None
+        raise ValueError(f"{unknown(error)} (or give bytes of weights, such as 14 GB)") from None
 
 
 Weights = Annotated[
