@@ -166,7 +166,8 @@ def test_nobody_waits_for_ever(name):
     Deadlines that nobody could meet, as a share of all, are told in the scenario's own comment.
     """
     outcome = runs(name)
-    told = [text for text in outcome.warnings if "no schedule meets the deadlines" not in text]
+    known = ("no schedule meets the deadlines", "steps are an estimate")
+    told = [text for text in outcome.warnings if not any(one in text for one in known)]
     assert not told
     if len(told) < len(outcome.warnings):
         assert "no policy can do better" in SHIPPED[name].path.read_text(encoding="utf-8")
