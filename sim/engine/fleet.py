@@ -194,7 +194,9 @@ class Fleet:
         if back:
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
-            self._delivered(request.task)
+            recorder.finish[row], recorder.status[row] = now, COMPLETED
+            self.simulation.iterating -= 1
+            self.simulation.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 

@@ -470,8 +470,12 @@ class Replica(Timer):
             self._jump()
             return
         self.count = 1
-        work = (self.decoding, self.context) if self.decodes else (0, 0)
-        seconds = self.times.of(tokens, *work, self._attended() if self.times.attends else 0)
+        sequences, context = (self.decoding, self.context) if self.decodes else (0, 0)
+        times = self.times
+        if times.attends:
+            seconds = times.of(tokens, sequences, context, self._attended())
+        else:
+            seconds = times.of(tokens, sequences, context)
         self._end_at(self.began + (lag + seconds / self.rate))
 
     def _jump(self) -> None:

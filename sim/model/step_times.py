@@ -59,8 +59,11 @@ class LinearSteps:
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
         """About how many steps that only decode are over after so many seconds; rounding may make it one off."""
-        first = self.of(0, sequences, context)
-        return _steps_in(seconds, first, self.per_context_token * sequences)
+        growth = self.per_context_token * sequences
+        base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
+        if growth > 0 and seconds > 0:
+            return int((math.sqrt(base * base + 2 * growth * seconds) - base) / growth)
+        return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
         """Seconds from the first step to the last of requests that have a replica to themselves."""
@@ -182,7 +185,12 @@ class RooflineSteps:
             return int(seconds / flat)
         begun = math.ceil(short)
         first = self.of(0, sequences, context + sequences * begun)
-        return begun + _steps_in(seconds - begun * flat, first, self.per_context_token * sequences)
+        growth = self.per_context_token * sequences
+        rest = max(0.0, seconds - begun * flat)
+        if growth <= 0:
+            return begun + (int(rest / first) if first > 0 else 0)
+        base = first - growth / 2
+        return begun + int((math.sqrt(base * base + 2 * growth * rest) - base) / growth)
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
         """Seconds from the first step to the last of requests that have a replica to themselves."""
@@ -222,11 +230,3 @@ StepTimes = LinearSteps | RooflineSteps
 def attended(tokens: int, before: int) -> int:
     """Pairs of a prompt's next tokens with each token up to themselves, `before` of which were read earlier."""
     return tokens * before + tokens * (tokens + 1) // 2
-
-
-def _steps_in(seconds: float, first: float, growth: float) -> int:
-    """Steps that are over after so many seconds, the first of which takes `first` and each further one more."""
-    if growth > 0 and seconds > 0:
-        base = first - growth / 2
-        return int((math.sqrt(base * base + 2 * growth * seconds) - base) / growth)
-    return int(max(seconds, 0.0) / first) if first > 0 else 0
