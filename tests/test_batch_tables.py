@@ -61,7 +61,7 @@ def refused(compute: Any, **service: Any) -> str:
 def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: int) -> None:
     sizes = tuple(sorted(times))
     seconds = tuple(times[size] for size in sizes)
-    linear, stepped = StageTable(sizes, seconds), StageTable(sizes, seconds, stepped=True)
+    linear, stepped = StageTable(sizes, seconds), StageTable(sizes, seconds, between="step")
     assert all(linear.of(size) == stepped.of(size) == times[size] for size in sizes)
     if sizes[0] <= count <= sizes[-1]:
         above = min(size for size in sizes if size >= count)
@@ -522,12 +522,12 @@ def test_steps_take_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ({"decode": {1: "15 ms"}, "per_sequence": "1 ms"}, "step.decode: a table and per_sequence cannot stand"),
+        ({"decode": {1: "15 ms"}, "per_sequence": "1 ms"}, "step.decode: decode and per_sequence cannot stand"),
         ({"decode": {1: "5 ms"}}, "step.fixed: every step takes at least that, and decode has a shorter one"),
         ({"decode": {2: "15 ms", 1: "16 ms"}}, "step.decode.1: batch sizes increase, and 1 stands behind 2"),
         ({"decode": {1: ["15 ms", "16 ms"]}}, "step.decode: times of steps are not drawn"),
-        ({"prefill": {1: "15 ms"}}, "max_num_batched_tokens: the largest measured number of step.prefill is 1"),
-        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_num_seqs: the largest measured number of step.decode is 8"),
+        ({"prefill": {1: "15 ms"}}, "max_num_batched_tokens: step.prefill was measured from 1 to 1 tokens"),
+        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_num_seqs: step.decode was measured from 1 to 8 sequences"),
     ],
 )
 def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:

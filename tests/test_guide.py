@@ -56,6 +56,7 @@ FILES: dict[str, dict[str, str]] = {
         "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
         "AzureLLMInferenceTrace_code.csv": REQUESTS,
     },
+    "how-to/language-model": {"profile.csv.gz": "tests/measured/splitwise_perf_model.csv.gz"},
     "how-to/from-a-log": {"site-log.csv": "scenarios/clusters/site-log.csv"},
     "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
     "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
@@ -80,7 +81,7 @@ def test_every_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     modules = set(sys.modules)
     for name, source in FILES.get(page_id(page), {}).items():
-        if source.startswith("scenarios/"):
+        if source.startswith(("scenarios/", "tests/")):
             shutil.copy(pages.TOP / source, name)
         else:
             Path(name).write_text(source)

@@ -1,4 +1,4 @@
-"""Which shape measured stage times have: a line, a line with a break, or a table, by cross-validation.
+"""Which shape measured stage times have: a line, a line with a break, powers, or a table, by cross-validation.
 
 Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
 the simplest whose error is within one standard error of the least is chosen (Hastie, Tibshirani and Friedman, The
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from sim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
 Predict = Callable[[float], float]
 
-LEAST_SIZES = {"line": 3, "broken line": 5, "table": 3}
+LEAST_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
 """Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
 SHAPES = tuple(LEAST_SIZES)
 """From the simplest on."""
@@ -46,11 +47,14 @@ class Shaped:
     """Of a table or a broken line: the sizes that say it, with their seconds."""
     line: tuple[float, float] = (0.0, 0.0)
     """Of a line: seconds by item, and fixed."""
+    floor: float | None = None
+    """Of powers: seconds that do not depend on the size."""
 
     def of(self, size: int) -> float:
         if self.chosen == "line":
             return self.line[0] * size + self.line[1]
-        return StageTable(tuple(self.knots), tuple(self.knots.values())).of(size)
+        between: Literal["linear", "power"] = "power" if self.chosen == "powers" else "linear"
+        return StageTable(tuple(self.knots), tuple(self.knots.values()), between, floor=self.floor or 0.0).of(size)
 
     @property
     def off(self) -> float:
@@ -58,16 +62,23 @@ class Shaped:
         return max(abs(self.of(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
 
 
-def shaped(sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None) -> Shaped:
-    """The shape of a stage: the one wanted, or else the one that cross-validation chooses."""
+def shaped(
+    sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None, floor: float | None = None
+) -> Shaped:
+    """The shape of a stage: the one wanted, or else the one that cross-validation chooses.
+
+    `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
+    """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
     fits = {"line": _line, "broken line": _broken_line, "table": _table}
-    judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if len(n) >= LEAST_SIZES[shape]]
+    if floor is not None:
+        fits["powers"] = lambda n, tau: _powers(n, tau, floor)
+    judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= LEAST_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
-    found = Shaped(sizes, seconds, judged, chosen)
+    found = Shaped(sizes, seconds, judged, chosen, floor=floor)
     if chosen == "line":
         found.line = _points(n, tau)
-    elif chosen == "table":
+    elif chosen in ("table", "powers"):
         found.knots = dict(zip(sizes, seconds, strict=True))
     else:
         found.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
@@ -103,6 +114,11 @@ def _line(n: np.ndarray, tau: np.ndarray) -> Predict:
 
 def _table(n: np.ndarray, tau: np.ndarray) -> Predict:
     return lambda size: _through(n, tau, size)
+
+
+def _powers(n: np.ndarray, tau: np.ndarray, floor: float) -> Predict:
+    table = StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor)
+    return lambda size: table.of(int(size))
 
 
 def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:

@@ -42,8 +42,14 @@ LOADS = (0.3, 0.7)
 @click.option(
     "--as",
     "shape",
-    type=click.Choice(["line", "broken-line", "table"]),
+    type=click.Choice(["line", "broken-line", "powers", "table"]),
     help="With --from: the shape, in place of the one that cross-validation chooses.",
+)
+@click.option(
+    "--scenario",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --from: the server of a log of requests; of a profile of steps, model and GPUs for a roofline.",
 )
 @click.option(
     "--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...", help="Batch sizes to measure."
@@ -96,7 +102,8 @@ LOADS = (0.3, 0.7)
 @QUIET
 def calibrate(
     model: str | None, tables: tuple[str, ...], batch: str, time_: str, unit: str | None, rows: tuple[str, ...],
-    samples: bool, shape: str | None, batches: str, repeats: int, where: str, out: Path, name: str | None,
+    samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int, where: str, out: Path,
+    name: str | None,
     force: bool, profile: Path | None, rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Measure upload, compute and download of batches on this machine's own GPU or CPU.
@@ -105,12 +112,14 @@ def calibrate(
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
 
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
-    judged by cross-validation, and written as a service profile.
+    judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
+    prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
+    output_tokens, ttft or first_token, latency or end), whose server --scenario describes.
     """
     if (model is None) == (not tables):
         raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
     if model is None:
-        _from_tables(tables, batch, time_, unit, rows, samples, shape, out, name, force, as_json, quiet)
+        _from_tables(tables, batch, time_, unit, rows, samples, shape, scenario, out, name, force, as_json, quiet)
         return
     from sim.calibrate.load import load_device
 
@@ -132,12 +141,13 @@ def calibrate(
 
 def _from_tables(
     tables: tuple[str, ...], batch: str, time: str, unit: str | None, rows: tuple[str, ...], samples: bool,
-    shape: str | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
+    shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Write a profile of times that were measured elsewhere, and say how well each shape foretells them."""
     from sim.calibrate import tables as read
     from sim.calibrate.measure import from_elsewhere
     from sim.calibrate.shapes import shaped
+    from sim.cli import calibrate_llm as language
     from sim.experiment.directory import folder_name
     from sim.model.files import write_text, write_whole
     from sim.model.units import TIME
@@ -150,13 +160,29 @@ def _from_tables(
     target = begin.with_name(f"{begin.name}.service.yaml")
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
+    wanted = None if shape is None else shape.replace("-", " ")
+    kind = language.kind_of(files[0][1])
+    if kind is not None:
+        if len(files) > 1 or files[0][0] is not None:
+            raise click.UsageError("--from takes one profile of steps, or one log of requests")
+        if shape is not None and (kind == "log" or scenario is not None):
+            raise click.UsageError("--as names the shape of measured steps; here the scenario says what is fitted")
+        if kind == "steps":
+            language.steps(files[0][1], unit, _picked(rows), wanted, scenario, target, as_json, quiet)
+        else:
+            language.log(files[0][1], unit, _picked(rows), scenario, target, as_json, quiet)
+        return
+    if scenario is not None:
+        text = "--scenario is for profiles of steps and logs of requests of language models"
+        raise click.UsageError(f"{text}; {files[0][1]} has the columns of neither")
+    if shape == "powers":
+        raise click.UsageError("--as powers is for the steps of language models")
     if read.is_perf_analyzer(files[0][1]):
         found = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:
         raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
     else:
         found = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
-    wanted = None if shape is None else shape.replace("-", " ")
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in found.stages.items()}
     profile = from_elsewhere(found.what, stages)
     if as_json:

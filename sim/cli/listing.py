@@ -12,9 +12,9 @@ from sim.cli.options import JSON, VERBOSITY
 from sim.registry import POLICY_KINDS
 
 
-@click.command("list", short_help="List policies, scenarios, trace formats or arrival processes.")
-@click.argument("what", metavar="policies|scenarios|traces|clusters|arrivals",
-                type=click.Choice(["policies", "scenarios", "traces", "clusters", "arrivals"]))  # fmt: skip
+@click.command("list", short_help="List policies, scenarios, trace formats, arrival processes, or models and GPUs.")
+@click.argument("what", metavar="policies|scenarios|traces|clusters|arrivals|models",
+                type=click.Choice(["policies", "scenarios", "traces", "clusters", "arrivals", "models"]))  # fmt: skip
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
 @JSON
 @VERBOSITY
@@ -24,6 +24,7 @@ def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
         raise click.UsageError(f"--kind is for policies; {what} have none")
     entries = {
         "policies": _policies, "scenarios": _scenarios, "traces": _traces, "clusters": _clusters, "arrivals": _arrivals,
+        "models": _models,
     }[what]  # fmt: skip
     found = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
     if as_json:
@@ -68,6 +69,27 @@ def _scenarios() -> list[dict[str, Any]]:
     from sim.scenario.shipped import shipped
 
     return [{"name": one.name, "kind": one.theme, "summary": one.description} for one in shipped()]
+
+
+def _models() -> list[dict[str, Any]]:
+    from sim.workload.architectures import MODELS
+    from sim.workload.roofline import DEVICES
+
+    found = []
+    for name, one in MODELS.items():
+        sizes = f"{one.parameters / 1e9:.4g} billion weights, {one.bytes / 1e9:.4g} GB in 16 bits"
+        if one.experts > 1:
+            sizes += f", {one.active_experts} of {one.experts} experts a token"
+        text = f"{sizes}; {one.layers} layers; {one.bytes_per_token / 1e3:.4g} kB of keys and values a token"
+        found.append({"name": name, "kind": "model", "summary": text})
+    for name, gpu in DEVICES.items():
+        if gpu.matrix_flops is None:
+            continue
+        memory = "" if gpu.memory is None else f"{gpu.memory / 1e9:g} GB, "
+        link = "" if gpu.link is None else f", {gpu.link / 1e9:g} GB/s to its neighbors"
+        text = f"{memory}{gpu.bandwidth / 1e9:,.4g} GB/s, {gpu.matrix_flops / 1e12:,.4g} TFLOP/s in 16 bits{link}"
+        found.append({"name": name, "kind": "gpu", "summary": text})
+    return found
 
 
 def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
@@ -122,6 +144,7 @@ def _default(value: Any) -> str:
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
     "batching": "batching policies", "routing": "routing policies",
+    "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
     "trace": "trace formats", "nodes": "formats of node lists", "arrivals": "arrival processes",
 }  # fmt: skip
 

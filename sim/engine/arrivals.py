@@ -66,7 +66,7 @@ class Arrivals(State):
             last = -math.inf if self.graph is None else self.graph.ready.pop(task.index, -math.inf)
             ready[task.index] = task.ready = max(task.arrival, last)
         if self.serving is not None and task.shape in self.serving.fleets:
-            self.serving.arrived(task)
+            self._come_to_replicas(task)
             return
         self.waiting[task.index] = task
         if self._on_ready is not None:
@@ -107,6 +107,30 @@ class Arrivals(State):
     def _there(self, then: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.deferred -= 1
         then(*arguments)
+
+    def _come_to_replicas(self, task: Task) -> None:
+        """A request to a language model is on its way to its replicas, or there."""
+        assert self.serving is not None
+        service = self.serving.fleets[task.shape].service
+        delay, now = service.request_delay, self.clock._now
+        aborts = max(now, task.arrival + service.timeout)
+        if not delay:
+            self.serving.arrived(task)
+        elif aborts <= now + delay:
+            self._travel(task, aborts - now, self._at_replicas, task, True)
+        else:
+            self._travel(task, delay, self._at_replicas, task, False)
+
+    def _at_replicas(self, task: Task, aborted: bool) -> None:
+        """It is there; or its client has aborted it on its way."""
+        assert self.serving is not None
+        task.state = WAITING
+        if task.expires <= self.clock._now:
+            self.end_task(task, EXPIRED, "patience ended")
+        elif aborted:
+            self.serving.fleets[task.shape].aborted(task)
+        else:
+            self.serving.arrived(task)
 
     def _arrive(self, task: Task, queue: Any) -> None:
         """A request is at the node that may serve it."""

@@ -81,7 +81,7 @@ class Checker:
                 "a task was lost",
             )
             elsewhere = simulation.admission is not None or bool(simulation.queues)
-            self._require(deferred == 0 or elsewhere, "a task is neither here nor there")
+            self._require(deferred in (0, simulation.deferred) or elsewhere, "a task is neither here nor there")
 
     def _capacity(self) -> None:
         """What is free plus what launches hold is what there is."""

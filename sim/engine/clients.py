@@ -29,16 +29,23 @@ class Clients:
             self.clock.again(max(self.deadlines[0][0], self.clock._now), TIMER, self.timer)
 
     def _due(self, _: Timer) -> None:
-        deadlines, now, requests = self.deadlines, self.clock._now, self.fleet.requests
-        while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in requests):
+        deadlines, now, pending = self.deadlines, self.clock._now, self._pending
+        while deadlines and (deadlines[0][0] <= now or not pending(deadlines[0][1])):
             request = heappop(deadlines)[2]
-            if request.row in requests:
+            if pending(request.row):
                 self._abort(request)
         if deadlines:
             self.clock.again(deadlines[0][0], TIMER, self.timer)
 
+    def _pending(self, row: int) -> bool:
+        """Does a client wait for the last token of its request?"""
+        return row in self.fleet.requests or row in self.fleet.answered
+
     def _abort(self, request: Generation) -> None:
         """A member leaves when the step under way is over; others are nowhere in a step and go at once."""
+        if request.row in self.fleet.answered:
+            self.fleet.aborted(request.task)
+            return
         replica = request.replica
         if replica is not None and request.row in replica._members:
             replica.abort(request)
@@ -49,6 +56,6 @@ class Clients:
         source = request.source
         if request.started:
             self.fleet.cut_off(request, self.clock._now)
-        self.fleet.aborted(request)
+        self.fleet.aborted(request.task)
         if source is not None and request.row in source.held:
             source.let_go(request)

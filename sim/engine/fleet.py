@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.clients import Clients
-from sim.engine.clock import TIMER, Timer
+from sim.engine.clock import FINISH, TIMER, Later, Timer
 from sim.engine.generation import OVER, QUEUED, Generation
 from sim.engine.iterating import Replica
 from sim.engine.links import Flow
@@ -56,7 +56,9 @@ class Fleet:
         """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
         self.prefillers: list[Replica] = []
         self.requests: dict[int, Generation] = {}
-        """Those that have not ended, by row."""
+        """Those whose last token is not there, by row."""
+        self.answered: dict[int, None] = {}
+        """Rows of those whose last token is on its way to the client."""
         self.lobby: dict[int, Generation] = {}
         """Those that no replica can take yet, by row."""
         self.missing: list[bool] = []
@@ -185,7 +187,7 @@ class Fleet:
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
-        self.first_tokens[request.row] = self.clock._now
+        self.first_tokens[request.row] = self.clock._now + self.service.response_delay
 
     def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail("preemptions")[request.row] += 1
@@ -199,30 +201,51 @@ class Fleet:
     def finished(self, request: Generation, replica: Replica) -> None:
         """Its last token is there, or its client has aborted it."""
         recorder, row, now = self.recorder, request.row, self.clock._now
-        if not request.leaves:
-            del self.requests[row]
-            recorder.finish[row] = now
-            recorder.status[row] = COMPLETED
         self.batch[row] = replica.launch
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row] = request.seconds * replica.width * self.watts
         if request.leaves:
-            self.aborted(request)
+            self.aborted(request.task)
             return
-        self.simulation.iterating -= 1
-        self.simulation.generated(request.task)
+        del self.requests[row]
+        back = self.service.response_delay
+        if back:
+            self.answered[row] = None
+            self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
+        else:
+            recorder.finish[row], recorder.status[row] = now, COMPLETED
+            self.simulation.iterating -= 1
+            self.simulation.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 
-    def aborted(self, request: Generation) -> None:
-        """Its client has aborted it, and its replica has let go of it."""
-        text = f"aborted by its client after {self.service.timeout:g} s"
-        self.simulation.end_task(request.task, ABORTED, text)
+    def _delivered(self, task: Task) -> None:
+        """The client has the last token, unless it has aborted the request meanwhile."""
+        row = task.index
+        if row not in self.answered:
+            return
+        del self.answered[row]
+        self.recorder.finish[row], self.recorder.status[row] = self.clock._now, COMPLETED
+        self.simulation.iterating -= 1
+        self.simulation.generated(task)
+
+    def aborted(self, task: Task) -> None:
+        """Its client has aborted it, and no replica has it any more."""
+        self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
+        self.simulation.end_task(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
         if self.service.scaling is not None:
             self._scale()
+
+    def _unseen(self, row: int, end: float) -> None:
+        """A first token that is on its way to the client at that time does not arrive there."""
+        if self.first_tokens[row] > end:
+            self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
         """A request ends without its last token: it has lost patience, or its client has aborted it."""
+        if task.index in self.answered:
+            del self.answered[task.index]
+            self.simulation.iterating -= 1
         request = self.requests.pop(task.index, None)
         if request is not None:
             self.simulation.iterating -= 1
@@ -310,7 +333,7 @@ class Fleet:
             if orphans[row].leaves:
                 self.cut_off(orphans[row], self.clock._now)
                 orphans[row].state = OVER
-                self.aborted(orphans[row])
+                self.aborted(orphans[row].task)
             else:
                 self._send(orphans[row])
 
@@ -371,6 +394,8 @@ class Fleet:
         for request in self.requests.values():
             if request.started:
                 self.cut_off(request, end)
+        for row in (*self.requests, *self.answered):
+            self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
         """What the end of the run leaves of a request that has begun."""

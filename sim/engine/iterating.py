@@ -139,7 +139,12 @@ class Replica(Steps):
             self._jump(gave_way)
             return
         self.count = 1
-        seconds = self.times.of(self.reading, *((self.decoding, self.context) if self.decodes else (0, 0)))
+        sequences, context = (self.decoding, self.context) if self.decodes else (0, 0)
+        times = self.times
+        if times.attends:
+            seconds = times.of(self.reading, sequences, context, self._attended())
+        else:
+            seconds = times.of(self.reading, sequences, context)
         self._end_at(self.began + (lag + seconds / self.rate))
 
     def _awake(self) -> None:

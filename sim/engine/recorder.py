@@ -297,10 +297,12 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
             ready = tasks.arrival
-        for service in run.services:
-            if service.request_delay:  # a request is ready when it has come to the node
+        delays = [(one.rows, one.request_delay) for one in run.services]
+        delays += [(one.rows, one.request_delay) for one in run.language]
+        for rows, delay in delays:
+            if delay:  # a request is ready when it has come to the node
                 ready = ready.copy()
-                ready[service.rows] += service.request_delay
+                ready[rows] += delay
         if len(self._launches["launch"]):
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)

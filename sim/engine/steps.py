@@ -16,6 +16,7 @@ from sim.engine.generation import DECODING, NAN, PREFILLING, Generation
 from sim.engine.members import Members
 from sim.engine.recorder import pack_steps
 from sim.model.service import LanguageService
+from sim.model.step_times import attended
 
 if TYPE_CHECKING:
     from sim.model.plan import Placement
@@ -60,16 +61,8 @@ class Steps(Members):
         """End the jump with the step under way."""
         if self.last:
             return
-        times, sequences = self.times, self.decoding
         elapsed = (self.clock._now - self.began - self.lag) * self.rate
-        first = times.of(0, sequences, self.context)
-        growth = times.per_context_token * sequences
-        if growth > 0 and elapsed > 0:
-            base = first - growth / 2
-            steps = int((math.sqrt(base * base + 2 * growth * elapsed) - base) / growth)
-        else:
-            steps = int(max(elapsed, 0.0) / first) if first > 0 else 0
-        steps = max(1, min(steps, self.count))
+        steps = max(1, min(self.times.steps_in(elapsed, self.decoding, self.context), self.count))
         while steps > 1 and self._after(steps - 1) >= self.clock._now:
             steps -= 1
         while steps < self.count and self._after(steps) < self.clock._now:
@@ -220,6 +213,10 @@ class Steps(Members):
         if not total and not self.decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total
+
+    def _attended(self) -> int:
+        """Pairs of the prompt tokens of the step with the tokens up to themselves."""
+        return sum(attended(tokens, one.prompt + one.made - one.left) for one, tokens in self.prefill)
 
     def _count_part(self, end: float) -> None:
         """Steps that the end of the run cuts off have been computed in part."""

@@ -1,6 +1,6 @@
 """Measured times of batches: a table by batch size in place of a line.
 
-Between two measured sizes a batch takes as long as the next larger one (`stepped`) or what lies on the straight line
+Between two measured sizes a batch takes as long as the next larger one (`step`) or what lies on the straight line
 between both.  A batch smaller than the smallest measured takes as long as that one.  Beyond the largest the line
 through the last two sizes goes on; the scenario says whether that may happen at all.
 """
@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -60,10 +61,16 @@ class StageTable:
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
-    stepped: bool = False
+    between: Literal["linear", "step", "power"] = "linear"
     spread: tuple[Spread, ...] = ()
     """One for each size, where times scatter; `seconds` are what policies expect."""
+    floor: float = 0.0
+    """With `power`: seconds that a batch takes whatever its size."""
     _known: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def above(self, floor: float) -> StageTable:
+        """The same times, of which so much does not depend on the size."""
+        return StageTable(self.sizes, self.seconds, self.between, self.spread, floor)
 
     def of(self, count: int) -> float:
         """Seconds for a launch of so many tasks."""
@@ -94,9 +101,13 @@ class StageTable:
     def _between(self, count: int, seconds: Sequence[float]) -> float:
         sizes = self.sizes
         place = bisect_left(sizes, count)
+        if self.between == "power" and len(sizes) > 1 and (place == len(sizes) or sizes[place] != count):
+            found = self._by_power(count, min(max(place, 1), len(sizes) - 1), seconds)
+            if found is not None:
+                return found
         if place == 0:
             return seconds[0]
-        if place < len(sizes) and (self.stepped or sizes[place] == count):
+        if place < len(sizes) and (self.between == "step" or sizes[place] == count):
             return seconds[place]
         if len(sizes) == 1:
             return seconds[0] * count / sizes[0]
@@ -106,6 +117,18 @@ class StageTable:
         if place == len(sizes):
             return seconds[high] + max(0.0, slope) * (count - sizes[high])
         return seconds[low] + slope * (count - sizes[low])
+
+    def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
+        """On the power law through a measured size and the one before it; None where one of them takes the floor."""
+        first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
+        if min(first, last) <= 0:
+            return None
+        sizes = self.sizes
+        power = math.log(last / first) / math.log(sizes[high] / sizes[high - 1])
+        if not sizes[0] <= count <= sizes[-1]:
+            power = max(0.0, power)
+        near = high if count > sizes[high] else high - 1
+        return self.floor + (seconds[near] - self.floor) * (count / sizes[near]) ** power
 
     def least(self, limit: int) -> float:
         """The shortest batch of up to so many."""

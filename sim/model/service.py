@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
+from sim.model.step_times import StepTimes
 from sim.model.tasks import Shape
 
 
@@ -58,74 +58,6 @@ class Service:
 
 
 @dataclass(frozen=True)
-class StepTimes:
-    """Seconds of one step of a language model on one replica, linear in what the step does, or as it was measured.
-
-    `decode` and `prefill` are what a step takes that decodes so many sequences, or reads so many prompt tokens, and
-    does nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes both,
-    `fixed` counted once.
-    """
-
-    fixed: float = 0.0
-    per_sequence: float = 0.0
-    per_prompt_token: float = 0.0
-    per_context_token: float = 0.0
-    decode: StageTable | None = None
-    prefill: StageTable | None = None
-
-    def decodes(self, sequences: int) -> float:
-        """What decoding so many sequences adds to `fixed`, but for their context."""
-        if self.decode is None:
-            return self.per_sequence * sequences
-        return self.decode.of(sequences) - self.fixed if sequences else 0.0
-
-    def reads(self, prompt_tokens: int) -> float:
-        """What reading so many prompt tokens adds to `fixed`."""
-        if self.prefill is None:
-            return self.per_prompt_token * prompt_tokens
-        return self.prefill.of(prompt_tokens) - self.fixed if prompt_tokens else 0.0
-
-    def of(self, prompt_tokens: int, sequences: int, context: int) -> float:
-        """A step that prefills so many tokens and decodes so many sequences with so much context in all."""
-        decoding = self.decodes(sequences) + self.per_context_token * context
-        return self.fixed + self.reads(prompt_tokens) + decoding
-
-    def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """So many steps that only decode, one after the other: the context grows by a token a sequence and step."""
-        first = self.fixed + self.decodes(sequences) + self.per_context_token * context
-        return steps * first + self.per_context_token * sequences * (steps * (steps - 1) // 2)
-
-    def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from the first step to the last of requests that have a replica to themselves."""
-        prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
-        decodes = output - 1.0
-        context = decodes * prompt + decodes * output / 2
-        steps = self.fixed * (prefills + decodes) + self.decodes(1) * decodes
-        return steps + self._reading(prompt, chunk) + self.per_context_token * context
-
-    def _reading(self, prompt: np.ndarray, chunk: int | None) -> np.ndarray:
-        """What reading each of these prompts alone, in chunks of so many tokens, adds to `fixed` in all its steps."""
-        if self.prefill is None:
-            return self.per_prompt_token * prompt
-        tokens, place = np.unique(prompt, return_inverse=True)
-        parts = [(0, int(one)) if chunk is None else divmod(int(one), chunk) for one in tokens.tolist()]
-        seconds = [whole * self.reads(chunk or 0) + self.reads(rest) for whole, rest in parts]
-        return np.array(seconds)[place].reshape(prompt.shape)
-
-    def least(self, sequences: int) -> tuple[float, float]:
-        """The least that a decoded token of up to so many sequences, and a prompt token, add to `fixed`."""
-        each = self.per_sequence
-        if self.decode is not None:
-            each = max(0.0, self.decode.least_per_item(sequences) - self.fixed / sequences)
-        token = self.per_prompt_token
-        if self.prefill is not None:
-            largest = self.prefill.sizes[-1]
-            sizes = (*self.prefill.sizes, 1 << 20) if len(self.prefill.sizes) > 1 else (largest,)
-            token = max(0.0, min(self.reads(size) / size for size in sizes))
-        return each, token
-
-
-@dataclass(frozen=True)
 class Autoscaling:
     """Between `least` and `most` replicas, so many that each has about `target` requests; a change at most each
     `cooldown` seconds."""
@@ -172,6 +104,10 @@ class LanguageService:
     ttft: float = math.inf
     tpot: float = math.inf
     """Limits on the time to the first token and the time per further token."""
+    request_delay: float = 0.0
+    """Seconds until a request is at the replicas: over the network, and in front of them."""
+    response_delay: float = 0.0
+    """Seconds until a client has a token."""
     key: str = ""
     """Where the scenario describes the service, for messages."""
 

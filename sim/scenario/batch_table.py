@@ -88,8 +88,9 @@ class Measured(Model):
     """Unit of the times in the file, where the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
     """Which rows of the file count: those with these values in these columns; all unless given."""
-    between: Literal["linear", "step"] = "linear"
-    """Between two measured sizes: linear (default), or step, the time of the next larger one."""
+    between: Literal["linear", "step", "power"] = "linear"
+    """Between two measured sizes: linear (default), step, the time of the next larger one, or power: what a batch takes
+    beyond the fixed time of every step, if there is one, grows by a power of its size."""
     extrapolate: Flag = False
     """May batches be larger than the largest measured size? false unless given."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
@@ -110,7 +111,7 @@ class Measured(Model):
             for key in OF_FILES:
                 if key in self.model_fields_set:
                     raise KeyProblem(key, "this belongs to a table in a file, and this one is written here")
-            self._built = _inline(self.table, self.between == "step")
+            self._built = _inline(self.table, self.between)
         elif isinstance(self.table, str) and self.table:
             self._built = self._file(Path((info.context or {}).get("base", ".")))
         else:
@@ -139,10 +140,10 @@ class Measured(Model):
             )
         except ScenarioError as error:
             raise KeyProblem("table", "\n".join(map(str, error.problems))) from None
-        return StageTable(sizes, seconds, self.between == "step", spread)
+        return StageTable(sizes, seconds, self.between, spread)
 
 
-def _inline(table: Mapping[Any, Any], stepped: bool) -> StageTable:
+def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
     """The table of a mapping: of times, of lists of samples, or of mappings of percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
@@ -171,7 +172,7 @@ def _inline(table: Mapping[Any, Any], stepped: bool) -> StageTable:
             f"batches of {one} have one time, and others samples or percentiles; give them all alike",
             keys[spreads.index(None)],
         )
-    return StageTable(tuple(sizes), tuple(seconds), stepped, scattered)
+    return StageTable(tuple(sizes), tuple(seconds), between, scattered)
 
 
 def _size(key: Any) -> int:

@@ -4,57 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
+from sim.model.step_times import LinearSteps, RooflineSteps
 from sim.model.units import Bytes, Seconds
-from sim.scenario.batch_table import INLINE, Measured, short
+from sim.scenario.cluster_schema import NamedPeak
 from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
-from sim.scenario.service_schema import Service
+from sim.scenario.profile_files import included
+from sim.scenario.service_schema import BOTH_WAYS, Network, Service
+from sim.scenario.step_schema import Share, StepTime, Weights, figures_missing
+from sim.workload.architectures import Architecture
+from sim.workload.roofline import Peak
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9
-
-
-def _as_table(value: Any) -> Any:
-    """A mapping of sizes to times is a table; one time alone is none."""
-    return value if isinstance(value, str) else short(value)
-
-
-TABLE = Short(_as_table, INLINE)
-
-
-class StepTime(Model):
-    """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
-    of context of the sequences that decode; or measured ones (`decode`, `prefill`)."""
-
-    fixed: Seconds = 0.0
-    """Time of any step, 0 unless given."""
-    per_sequence: Seconds = 0.0
-    """Time for each sequence that decodes, 0 unless given."""
-    per_prompt_token: Seconds = 0.0
-    """Time for each prompt token that is read, 0 unless given."""
-    per_context_token: Seconds = 0.0
-    """Time for each token of context of the sequences that decode, 0 unless given."""
-    decode: Annotated[Measured, TABLE] | None = None
-    """Measured times of a step that only decodes, by its number of sequences, in place of per_sequence."""
-    prefill: Annotated[Measured, TABLE] | None = None
-    """Measured times of a step that only reads prompts, by its number of tokens, in place of per_prompt_token."""
-
-    @model_validator(mode="after")
-    def _tables(self) -> StepTime:
-        for name, line in (("decode", "per_sequence"), ("prefill", "per_prompt_token")):
-            stage = getattr(self, name)
-            if stage is None:
-                continue
-            if stage.measured is None:
-                raise KeyProblem(name, "expected times by number, such as {1: 20 ms, 8: 24 ms}, or table: FILE")
-            if line in self.model_fields_set:
-                raise KeyProblem(name, f"a table and {line} cannot stand together; the table is the time of the step")
-            if stage.measured.spread:
-                raise KeyProblem(name, "times of steps are not drawn; give one time for each number")
-            if self.fixed > min(stage.measured.seconds):
-                raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
-        return self
+FILLED = 0.9
+"""Share of the memory that servers fill unless told otherwise (vLLM: gpu_memory_utilization)."""
+_WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
 class Cache(Model):
@@ -116,21 +82,32 @@ class LanguageModel(Model):
     """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
-    memory holds keys and values.
+    memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
+    keys and values take, as far as they are not given: an estimate from published figures.
     """
 
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
+    profile: str | None = None
+    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
     step: StepTime
-    """Time of a step, linear in what it does, for the given number of GPUs."""
+    """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
+    gpu: NamedPeak | None = None
+    """Figures of the GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
+    tensor_parallel: Count | None = None
+    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
     device: Name = "gpu"
     """Type or kind of device of the replicas, gpu unless given."""
     gpus: Count = 1
     """Devices of one node that each replica is on, 1 unless given."""
     replicas: Count | None = None
     """How many replicas, 1 unless given."""
-    model: Bytes = 0
-    """Bytes of weights of one replica, on its devices together; 0 unless given."""
+    model: Weights = 0
+    """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
+    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
+    memory_share: Share | None = None
+    """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
+    model is an architecture."""
     kv: Cache | None = None
     """Memory that keys and values take; without it memory is no limit."""
     max_num_batched_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
@@ -150,6 +127,10 @@ class LanguageModel(Model):
     """Separate replicas for prompts and for decoding."""
     autoscale: Autoscale | None = None
     """Adds and gives up replicas with the load."""
+    network: Annotated[Network, BOTH_WAYS] = Network()
+    """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
+    front_end: Seconds = 0.0
+    """Time of each request in front of the replicas, before it waits there: tokenization, routing; 0 unless given."""
     slo: TokenLimits = TokenLimits()
     """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
@@ -157,17 +138,68 @@ class LanguageModel(Model):
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        found = included(value, "service", cls, info)
+        return _estimated(found) if isinstance(found, dict) else found
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights of a replica."""
+        return self.model.bytes if isinstance(self.model, Architecture) else self.model
+
+    @property
+    def figures(self) -> tuple[Architecture, Peak, int] | None:
+        """Model, GPU and number of GPUs of an estimate."""
+        if isinstance(self.model, Architecture) and self.gpu is not None:
+            return self.model, self.gpu, self.gpus
+        return None
+
+    @property
+    def estimated(self) -> bool:
+        """Are the steps those of published figures, with nothing measured?"""
+        return self.step.roofline is not None and not self.step.roofline.model_fields_set
+
+    @property
+    def share(self) -> float:
+        """Of the devices' memory that may be filled."""
+        if self.memory_share is not None:
+            return self.memory_share
+        return FILLED if isinstance(self.model, Architecture) else 1.0
+
+    @property
+    def times(self) -> LinearSteps | RooflineSteps:
+        """Seconds of its steps."""
+        return self.step.times(self.figures)
+
+    def _check_estimate(self) -> None:
+        """KeyProblem where the steps of a roofline lack a figure."""
+        if self.step.roofline is None:
+            return
+        if not isinstance(self.model, Architecture):
+            raise KeyProblem("model", "a roofline needs the architecture; name it, as in model: llama-2-70b")
+        if self.gpu is None:
+            raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name it, as in gpu: h100")
+        missing = figures_missing(self.gpu, self.gpus)
+        if missing is not None:
+            raise KeyProblem("gpu", f"{missing}; give its figures")
+
     @model_validator(mode="after")
-    def _whole(self) -> LanguageModel:
+    def _whole(self, info: ValidationInfo) -> LanguageModel:
+        self._check_estimate()
         step = self.step
-        self._measured_numbers()
-        self._batch_limits()
-        if not step.fixed and not ((step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)):
+        if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
+            self._measured_numbers()
+            self._batch_limits()
+        whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
+        if not (step.roofline or step.fixed or whole):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
-        decoding = step.fixed + step.per_sequence
+        times = self.times
+        decoding, reading = times.of(0, 1, 0), times.fixed
         if step.decode is not None and step.decode.measured is not None:
             decoding = min(step.decode.measured.seconds)
-        for key, needed in (("ttft", step.fixed), ("tpot", decoding)):
+        for key, needed in (("ttft", reading), ("tpot", decoding)):
             limit = getattr(self.slo, key)
             if limit is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
@@ -223,13 +255,43 @@ class LanguageModel(Model):
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             largest = decode.measured.sizes[-1]
             if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > largest:
-                text = f"the largest measured number of step.decode is {largest}; extrapolate: true there goes beyond"
+                sizes = decode.measured.sizes
+                text = f"step.decode was measured from {sizes[0]} to {largest} sequences; extrapolate: true goes beyond"
                 raise KeyProblem("max_num_seqs", text)
         if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
             largest = prefill.measured.sizes[-1]
             if self.max_num_batched_tokens is None or self.max_num_batched_tokens > largest:
-                text = f"the largest measured number of step.prefill is {largest}; extrapolate: true there goes beyond"
+                sizes = prefill.measured.sizes
+                range_ = f"from {sizes[0]:,} to {largest:,} tokens"
+                text = f"step.prefill was measured {range_}; extrapolate: true goes beyond"
                 raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
+
+
+def _estimated(value: dict[str, Any]) -> dict[str, Any]:
+    """What an architecture says, where the scenario does not: bytes of keys and values, number of GPUs, steps."""
+    found = dict(value)
+    parallel = found.get("tensor_parallel")
+    if parallel is not None:
+        if "gpus" in found and found["gpus"] != parallel:
+            raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
+        found["gpus"] = parallel
+    try:
+        model = _WEIGHTS.validate_python(found.get("model", 0))
+    except ValidationError:
+        return {"step": {"roofline": {}}, **found}  # the field says what is wrong
+    if not isinstance(model, Architecture):
+        return {"step": {"roofline": {}}, **found} if "gpu" in found else found
+    found["model"] = model
+    devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
+    if isinstance(devices, int) and devices > 0:
+        kv = found.get("kv", {})
+        if isinstance(kv, dict) and "per_token" not in kv:
+            found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
+    if "step" not in found:
+        if "gpu" not in found:
+            raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
+        found["step"] = {"roofline": {}}
+    return found
 
 
 def _kind(value: Any) -> str:

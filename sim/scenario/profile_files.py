@@ -36,7 +36,7 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
     if "profile" in found:
         raise KeyProblem("profile", f"{path} includes another profile; only scenarios do")
     try:
-        model.model_validate(found, context={"base": str(path.parent)})
+        model.model_validate(found, context={"base": str(path.parent), "profile": True})
     except ValidationError as error:
         raise KeyProblem("profile", str(translate(error, read, model, (section,))[0])) from None
     return {**_anchored(found, path.parent), **value}

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
-from sim.model.service import Autoscaling, LanguageService, StepTimes
+from sim.model.service import Autoscaling, LanguageService
 from sim.model.tasks import Mode, Tasks
 from sim.policy.iterating import IterationPolicy
 from sim.scenario import llm_schema
@@ -17,6 +17,7 @@ from sim.scenario.batch_table import remarks
 from sim.scenario.document import Path_, key_of
 from sim.scenario.streams import Context, Stream
 from sim.scenario.workload_schema import Entry
+from sim.workload.roofline import DEVICES
 from sim.workload.text_rows import MOST_PROBLEMS
 from sim.workload.traces import TaskTable
 
@@ -24,6 +25,13 @@ TOKENS = ("prompt_tokens", "output_tokens")
 UNLIMITED = 1 << 40
 """KV blocks where memory sets no limit."""
 
+
+ESTIMATE = (
+    "steps are an estimate from published figures of model and GPU; held against five measured servers it made steps "
+    "that decode 1 to 72% too short (most where the host is slow) and steps that read prompts up to 35%; a measurement "
+    "replaces it: hetsim calibrate"
+)
+"""With the figures of docs/llm.md."""
 
 BEYOND = {"decode": "steps of", "prefill": "steps that read"}
 """What the sizes of a step's tables count, in sentences."""
@@ -37,7 +45,7 @@ class ServedLanguage:
         self.name = name
         self.path = path
         self.context = context
-        self.times = step_times(service)
+        self.times = service.times
         self.extra: dict[str, np.ndarray] = {}
         """The tokens of the requests drawn last."""
         self._mode: Mode | None = None
@@ -105,9 +113,15 @@ class ServedLanguage:
         stream.language = self.service
         for name in ("decode", "prefill"):
             stage = getattr(self.service.step, name)
-            if stage is not None:
+            if stage is not None and stage.measured is not None:
                 told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
                 self.context.warnings += [text for text in told if text not in self.context.warnings]
+        named = DEVICES.get(self.mode().type.name.lower())
+        if self.service.figures is not None and named is not None and named != self.service.gpu:
+            what = f"its steps have the figures of another GPU (gpu:) than {self.mode().type.name}, on which it runs"
+            self.context.warnings.append(f"{self.name}: {what}")
+        if self.service.estimated and ESTIMATE not in " ".join(self.context.warnings):
+            self.context.warnings.append(f"{self.name}: {ESTIMATE}")
         if not len(stream):
             return
         if self.service.prefix_cache is not None and stream.hash_ids is None:
@@ -146,15 +160,11 @@ class ServedLanguage:
         step (`budget`); at best the same steps do both.
         """
         times, service = self.times, self.service
-        decodes = output - 1.0
-        context = decodes * prompt + decodes * output / 2
-        decoding = float(decodes.mean()) / service.most_sequences
+        decoding = float((output - 1.0).mean()) / service.most_sequences
         reading = 0.0 if budget is None else float(prompt.mean()) / budget
-        filled = 0.0 if budget is None else float((prompt + decodes).mean()) / budget
-        per_sequence, per_prompt_token = times.least(service.most_sequences)
-        decode = float((per_sequence * decodes + times.per_context_token * context).mean())
-        prefill = float((per_prompt_token * prompt).mean())
-        both = prefill + decode + times.fixed * max(decoding, filled)
+        filled = 0.0 if budget is None else float((prompt + output - 1.0).mean()) / budget
+        prefill, decode, together = times.demand(prompt, output, service.most_sequences)
+        both = together + times.fixed * max(decoding, filled)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
         loads = [(most, both)]
         if service.disaggregated is not None:
@@ -170,14 +180,6 @@ def _rate(entry: Entry, stream: Stream) -> float:
         return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
     lasts = float(stream.arrival.max() - stream.arrival.min())
     return (len(stream) - 1) / lasts if lasts > 0 else 0.0
-
-
-def step_times(service: llm_schema.LanguageModel) -> StepTimes:
-    step = service.step
-    decode, prefill = (None if one is None else one.measured for one in (step.decode, step.prefill))
-    return StepTimes(
-        step.fixed, step.per_sequence, step.per_prompt_token, step.per_context_token, decode=decode, prefill=prefill
-    )
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
@@ -213,19 +215,24 @@ def replicas_of(service: llm_schema.LanguageModel) -> int:
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
     """KV blocks that fit beside the weights into the memory of a replica."""
     limit = None if service.kv is None else service.kv.tokens
-    if device.memory is None:
+    each = device.memory
+    if each is None and service.gpu is not None:
+        each = service.gpu.memory
+    if each is None:
         return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
-    memory = device.memory * service.gpus
+    memory = int(each * service.gpus * service.share)
     what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
-    room = memory - service.model
+    if service.share < 1:
+        what = f"{service.share:.0%} of {what}"
+    room = memory - service.weights
     if room < 0 and served is not None:
-        raise served._fail("model", f"the model needs {service.model / 1e9:g} GB, {what} has {memory / 1e9:g} GB")
+        raise served._fail("model", f"the model needs {service.weights / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB")
     if service.kv is None:
         return UNLIMITED
     if limit is not None:
-        need = service.model + limit * (service.kv.per_token or 0)
+        need = service.weights + limit * (service.kv.per_token or 0)
         if need > memory and served is not None:
-            text = f"the model and {limit:,} tokens need {need / 1e9:g} GB, {what} has {memory / 1e9:g} GB"
+            text = f"the model and {limit:,} tokens need {need / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB"
             raise served._fail("kv", text)
         return limit // service.kv.block
     assert service.kv.per_token is not None
@@ -274,11 +281,11 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 stream.name,
                 shape,
                 rows,
-                step_times(service),
+                service.times,
                 blocks_of(service, shape.modes[0].type),
                 16 if service.kv is None else service.kv.block,
                 0 if service.kv is None else service.kv.per_token or 0,
-                service.model,
+                service.weights,
                 service.max_num_batched_tokens,
                 service.most_sequences,
                 0 if service.max_output_tokens == "exact" else service.max_output_tokens,
@@ -290,6 +297,8 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 0 if service.prefix_cache is None else service.prefix_cache.tokens,
                 math.inf if service.slo.ttft is None else service.slo.ttft,
                 math.inf if service.slo.tpot is None else service.slo.tpot,
+                request_delay=service.network.request + service.front_end,
+                response_delay=service.network.response,
                 key=key_of((*stream.path, "service")),
             )
         )

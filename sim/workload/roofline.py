@@ -50,6 +50,10 @@ class Peak(Described):
     """Most operations per second."""
     bandwidth: BytesPerSecond
     """Most bytes per second from and to its own memory."""
+    matrix_flops: OperationsPerSecond | None = None
+    """Most operations per second of its matrix units (tensor cores) with dense matrices of 16-bit numbers."""
+    link: BytesPerSecond | None = None
+    """Most bytes per second that it sends to the other GPUs of its node: NVLink, or PCIe without it."""
     launch_overhead: Seconds = 0.0
     """Time to start a kernel, 0 unless given."""
     memory: Bytes | None = None
@@ -110,41 +114,90 @@ def _gpu(flops: str, bandwidth: str, memory: str, multiprocessors: int, clock: s
     return Peak.model_validate({**values, "multiprocessors": multiprocessors, **limits})
 
 
+_RESERVED = {"shared_memory_reserved": "1 KiB", "shared_memory_granularity": "128 B"}
+_AMPERE = {"shared_memory": "164 KiB", "shared_memory_per_block": "163 KiB", **_RESERVED}
+_HOPPER = {"shared_memory": "228 KiB", "shared_memory_per_block": "227 KiB", **_RESERVED}
+_SMALL = {"threads": 1536, "shared_memory": "100 KiB", "shared_memory_per_block": "99 KiB", **_RESERVED}
+"""Limits of compute capabilities 8.0, 9.0, and 8.6 or 8.9."""
+
 DEVICES: dict[str, Peak] = {
     # Single-precision peak at boost clock, without tensor cores, from NVIDIA's data sheets and architecture
     # white papers (named per line); limits per multiprocessor from the table "Technical Specifications per
     # Compute Capability" of the CUDA C++ Programming Guide (K20: of its release 11, the last that lists
     # 3.5).
+    # Of the matrix units the peak with dense matrices of 16-bit numbers, from the same sources; of links one direction:
+    # all NVLinks of a GPU together, or PCIe (16 GB/s of generation 3, 32 of 4, 64 of 5) where it has none.
     # GeForce GTX 1080 Ti product page; compute capability 6.1.
     "gtx1080ti": _gpu("11.34 TFLOP/s", "484 GB/s", "11 GB", 28, "1.582 GHz", shared_memory="96 KiB"),
     # Tesla K20 board specification BD-06455; white paper "Kepler GK110"; compute capability 3.5.
     "k20": _gpu("3.52 TFLOP/s", "208 GB/s", "5 GB", 13, "0.706 GHz", blocks=16),
     # White paper "NVIDIA Tesla P100" (SXM2); compute capability 6.0, two partitions a multiprocessor.
     "p100": _gpu(
-        "10.6 TFLOP/s", "732 GB/s", "16 GB", 56, "1.48 GHz", shared_memory="64 KiB", warp_granularity=2
+        "10.6 TFLOP/s", "732 GB/s", "16 GB", 56, "1.48 GHz", shared_memory="64 KiB", warp_granularity=2,
+        matrix_flops="21.2 TFLOP/s", link="80 GB/s",
     ),
     # White paper "NVIDIA Tesla V100 GPU architecture" (SXM2, 16 GB); compute capability 7.0.
     "v100": _gpu(
-        "15.7 TFLOP/s", "900 GB/s", "16 GB", 80, "1.53 GHz",
+        "15.7 TFLOP/s", "900 GB/s", "16 GB", 80, "1.53 GHz", matrix_flops="125 TFLOP/s", link="150 GB/s",
         shared_memory="96 KiB", shared_memory_per_block="96 KiB",
     ),
     # White paper "NVIDIA Turing GPU architecture" (Tesla T4); compute capability 7.5.
     "t4": _gpu(
         "8.1 TFLOP/s", "320 GB/s", "16 GB", 40, "1.59 GHz",
         threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
+        matrix_flops="65 TFLOP/s", link="16 GB/s",
     ),
     # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
     "a100-40gb": _gpu(
-        "19.5 TFLOP/s", "1555 GB/s", "40 GB", 108, "1.41 GHz",
-        shared_memory="164 KiB", shared_memory_per_block="163 KiB",
-        shared_memory_reserved="1 KiB", shared_memory_granularity="128 B",
+        "19.5 TFLOP/s", "1555 GB/s", "40 GB", 108, "1.41 GHz", matrix_flops="312 TFLOP/s", link="300 GB/s", **_AMPERE
     ),
-    # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet (SXM5); compute capability 9.0.
-    "h100-sxm": _gpu(
-        "66.9 TFLOP/s", "3350 GB/s", "80 GB", 132, "1.98 GHz",
-        shared_memory="228 KiB", shared_memory_per_block="227 KiB",
-        shared_memory_reserved="1 KiB", shared_memory_granularity="128 B",
+    # The same with more and faster memory: data sheet "NVIDIA A100 80GB" (SXM).
+    "a100-80gb": _gpu(
+        "19.5 TFLOP/s", "2039 GB/s", "80 GB", 108, "1.41 GHz", matrix_flops="312 TFLOP/s", link="300 GB/s", **_AMPERE
     ),
+    # Data sheet "NVIDIA A10G" (the A10 of a cloud provider, with slower tensor cores), without its multiprocessors.
+    "a10g": Peak(flops="31.5 TFLOP/s", bandwidth="600 GB/s", memory="24 GB", launch_overhead="5 us",
+                 matrix_flops="70 TFLOP/s", link="32 GB/s"),
+    # Data sheet "NVIDIA A10"; compute capability 8.6.
+    "a10": _gpu(
+        "31.2 TFLOP/s", "600 GB/s", "24 GB", 72, "1.695 GHz", matrix_flops="125 TFLOP/s", link="32 GB/s", **_SMALL,
+        blocks=16,
+    ),
+    # Data sheet "NVIDIA RTX A6000"; compute capability 8.6.
+    "rtx-a6000": _gpu(
+        "38.7 TFLOP/s", "768 GB/s", "48 GB", 84, "1.8 GHz", matrix_flops="154.8 TFLOP/s", link="56 GB/s", **_SMALL,
+        blocks=16,
+    ),
+    # White paper "NVIDIA Ada GPU architecture", data sheets; compute capability 8.9.
+    "rtx4090": _gpu(
+        "82.6 TFLOP/s", "1008 GB/s", "24 GB", 128, "2.52 GHz", matrix_flops="165.2 TFLOP/s", link="32 GB/s", **_SMALL,
+        blocks=24,
+    ),
+    "l4": _gpu(
+        "30.3 TFLOP/s", "300 GB/s", "24 GB", 58, "2.04 GHz", matrix_flops="121 TFLOP/s", link="32 GB/s", **_SMALL,
+        blocks=24,
+    ),
+    "l40s": _gpu(
+        "91.6 TFLOP/s", "864 GB/s", "48 GB", 142, "2.52 GHz", matrix_flops="362 TFLOP/s", link="32 GB/s", **_SMALL,
+        blocks=24,
+    ),
+    # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet; compute capability 9.0. Without a suffix SXM5.
+    "h100": _gpu(
+        "66.9 TFLOP/s", "3350 GB/s", "80 GB", 132, "1.98 GHz", matrix_flops="989 TFLOP/s", link="450 GB/s", **_HOPPER
+    ),
+    "h100-pcie": _gpu(
+        "51.2 TFLOP/s", "2000 GB/s", "80 GB", 114, "1.755 GHz", matrix_flops="756 TFLOP/s", link="64 GB/s", **_HOPPER
+    ),
+    # Data sheet "NVIDIA H200" (SXM); compute capability 9.0.
+    "h200": _gpu(
+        "66.9 TFLOP/s", "4800 GB/s", "141 GB", 132, "1.98 GHz", matrix_flops="989 TFLOP/s", link="450 GB/s", **_HOPPER
+    ),
+    # Data sheet "NVIDIA HGX B200"; its multiprocessors are not published there.
+    "b200": Peak(flops="75 TFLOP/s", bandwidth="8000 GB/s", memory="180 GB", launch_overhead="5 us",
+                 matrix_flops="2250 TFLOP/s", link="900 GB/s"),
+    # Data sheet "AMD Instinct MI300X"; its compute units are not multiprocessors in the sense of `Launch`.
+    "mi300x": Peak(flops="163.4 TFLOP/s", bandwidth="5300 GB/s", memory="192 GB", launch_overhead="5 us",
+                   matrix_flops="1307 TFLOP/s", link="448 GB/s"),
     # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
     # one core can draw is limited by its outstanding cache misses, typically to about 12 GB/s.
     "cpu-core": Peak(flops="96 GFLOP/s", bandwidth="12 GB/s", clock="3 GHz"),

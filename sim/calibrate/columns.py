@@ -1,0 +1,114 @@
+"""Columns of a table of measurements, found by any of their usual names, with the unit that a name ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.errors import suggestion
+from sim.model.units import TIME, shown
+from sim.workload.log_map import unit_in_name
+from sim.workload.mapped_cells import bounded, plain, scaled
+from sim.workload.mapped_rows import fail, rows_of, tidied
+from sim.workload.propose import form_of
+from sim.workload.text_rows import Complaints
+
+LARGEST = 10**9
+
+
+class Columns:
+    """The rows of a file that `where` picks; ScenarioError with file, line and column for what cannot be read."""
+
+    def __init__(self, path: Path, where: Mapping[str, Any]):
+        rows = rows_of(path, form_of(path))
+        self.path = path
+        self.names = list(rows.names)
+        self.complaints = Complaints(path)
+        self._word = rows.word
+        for name in where:
+            if name not in self.names:
+                near = suggestion(name, self.names) or f"; it has {', '.join(self.names[:20])}"
+                raise fail(path, f"no column {shown(name)}{near}", 1)
+        self.lines: list[int] = []
+        self._cells: list[list[Any]] = []
+        seen = 0
+        for line, cells in rows.cells(self.names):
+            seen += 1
+            row = [tidied(cell) for cell in cells]
+            if all(str(row[self.names.index(name)]) == str(value) for name, value in where.items()):
+                self.lines.append(line)
+                self._cells.append(row)
+        if not self._cells:
+            told = " and ".join(f"{name} = {value}" for name, value in where.items())
+            raise fail(path, f"none of its {seen:,} rows has {told}" if where and seen else "has no rows")
+
+    @staticmethod
+    def bare(names: Sequence[str]) -> dict[str, str]:
+        """Columns by their names without the unit they end with."""
+        found: dict[str, str] = {}
+        for name in names:
+            stem, _, unit = name.casefold().rpartition("_")
+            found.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)
+        return found
+
+    def has(self, wanted: Sequence[str]) -> bool:
+        return any(one in self.bare(self.names) for one in wanted)
+
+    def _named(self, wanted: Sequence[str]) -> str:
+        known = self.bare(self.names)
+        for one in wanted:
+            if one in known:
+                return known[one]
+        raise fail(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
+
+    def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
+        place = self.names.index(name)
+        found = []
+        for line, row in zip(self.lines, self._cells, strict=True):
+            try:
+                found.append(of(row[place]))
+            except ValueError as error:
+                found.append(None)
+                self.complain(line, name, f"{shown(str(row[place]))} {error}")
+        return found
+
+    def complain(self, line: int, column: str, message: str) -> None:
+        """Note what is wrong in a row; `done` raises it."""
+        of_row = self._word == "row"
+        self.complaints.add(f"{f'row {line}, ' if of_row else ''}column {column}: {message}", None if of_row else line)
+
+    def done(self) -> None:
+        """ScenarioError for all that was noted."""
+        self.complaints.fail_if_any()
+
+    def whole(self, wanted: Sequence[str], least: int = 1) -> list[int]:
+        """Whole numbers, of tokens or requests."""
+
+        def read(cell: Any) -> int:
+            value = plain(cell)
+            if value % 1 or not least <= value <= LARGEST:
+                raise ValueError(f"is not a whole number from {least} to {LARGEST:,}")
+            return int(value)
+
+        return self._read(self._named(wanted), read)
+
+    def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
+        """Times, in the unit that the column's name ends with, or in this one."""
+        name = self._named(wanted)
+        told = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
+        if unit is None and told is None:
+            text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
+            raise fail(self.path, text)
+        factor = told[1][0] if told is not None else TIME[str(unit)]
+
+        def read(cell: Any) -> float:
+            value = bounded(scaled(cell, factor))
+            if positive and not value:
+                raise ValueError("is no time that a step takes; it must be above 0")
+            return value
+
+        return self._read(name, read)
+
+    def texts(self, wanted: Sequence[str]) -> list[str]:
+        return self._read(self._named(wanted), str)

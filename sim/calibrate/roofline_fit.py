@@ -1,0 +1,109 @@
+"""The shares of the peaks that the steps of a measured profile reach, for a model and GPUs whose figures are known.
+
+Three numbers for both stages: the shares of memory bandwidth and of arithmetic, and the time in which the host issues a
+step.  (A fourth, the latency of sums over the GPUs, cannot be told from these.)  They are fitted by least squares of
+relative errors, and judged by leaving out each size: each number of prompt tokens for reading, each number of sequences
+for decoding.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sim.calibrate.step_profile import FALLS, Setting
+from sim.errors import Problem, ScenarioError
+from sim.model.step_times import attended
+from sim.workload.architectures import Architecture
+from sim.workload.roofline import Peak
+from sim.workload.step_costs import Efficiency, roofline_steps
+
+Figures = tuple[Architecture, Peak, int]
+LEAST_SETTINGS = 4
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What was fitted, and the mean relative errors of both stages on sizes left out and on all."""
+
+    efficiency: Efficiency
+    prefill_error: float
+    decode_error: float
+    prefill_off: float
+    decode_off: float
+
+
+def predicted(figures: Figures, reached: Efficiency, one: Setting) -> tuple[float, float]:
+    """Seconds of the step that reads the prompts of a setting, and of its mean step that decodes."""
+    steps = roofline_steps(*figures, reached)
+    read = steps.of(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
+    return read, steps.of(0, one.batch, round(one.context))
+
+
+def fit(figures: Figures, settings: Sequence[Setting], what: str) -> Reached:
+    """The efficiency nearest to a profile; ScenarioError where the search ends nowhere."""
+    if len(settings) < LEAST_SETTINGS:
+        text = f"has {len(settings)} settings of prompt and batch; at least {LEAST_SETTINGS} are needed for a roofline"
+        raise ScenarioError(Problem(text, file=what))
+    settings = _whole(settings)
+    whole = _fitted(figures, settings, settings, what)
+    prefill = [
+        _errors(figures, _fitted(figures, [s for s in settings if s.prompt * s.batch != tokens], settings, what),
+                [s for s in settings if s.prompt * s.batch == tokens])[0]
+        for tokens in sorted({s.prompt * s.batch for s in settings})
+    ]  # fmt: skip
+    decode = [
+        _errors(figures, _fitted(figures, [s for s in settings if s.batch != batch], settings, what),
+                [s for s in settings if s.batch == batch])[1]
+        for batch in sorted({s.batch for s in settings})
+    ]  # fmt: skip
+    off = _errors(figures, whole, settings)
+    return Reached(whole, statistics.mean(prefill), statistics.mean(decode), *off)
+
+
+def _whole(settings: Sequence[Setting]) -> list[Setting]:
+    """Without those whose step took less than half of a smaller one's time."""
+    kept: list[Setting] = []
+    longest = 0.0
+    for one in sorted(settings, key=lambda one: one.prompt * one.batch):
+        if one.prefill >= FALLS * longest:
+            kept.append(one)
+            longest = max(longest, one.prefill)
+    return kept
+
+
+def _errors(figures: Figures, reached: Efficiency, settings: Sequence[Setting]) -> tuple[float, float]:
+    pairs = [predicted(figures, reached, one) for one in settings]
+    read = statistics.mean(abs(p / one.prefill - 1) for (p, _), one in zip(pairs, settings, strict=True))
+    decode = statistics.mean(abs(d / one.decode - 1) for (_, d), one in zip(pairs, settings, strict=True))
+    return read, decode
+
+
+def _fitted(figures: Figures, settings: Sequence[Setting], all_: Sequence[Setting], what: str) -> Efficiency:
+    from scipy.optimize import least_squares
+
+    shortest = min(one.decode for one in all_)
+
+    def efficiency(point: np.ndarray) -> Efficiency:
+        memory, compute = (min(1.0, math.exp(value)) for value in point[:2])
+        return replace(Efficiency(), memory=memory, compute=compute, host=shortest * math.exp(point[2]))
+
+    def residuals(point: np.ndarray) -> list[float]:
+        reached = efficiency(point)
+        found = []
+        for one in settings:
+            read, decode = predicted(figures, reached, one)
+            found += [math.log(read / one.prefill), math.log(decode / one.decode)]
+        return found
+
+    first = [math.log(0.6), math.log(0.5), math.log(0.9)]
+    low, high = [math.log(0.02), math.log(0.02), math.log(0.01)], [0.0, 0.0, math.log(1.5)]
+    found = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
+                          ftol=1e-10, xtol=1e-10, gtol=1e-10)  # fmt: skip
+    if not found.success:
+        raise ScenarioError(Problem(f"the fit of a roofline does not converge: {found.message}", file=what))
+    return efficiency(found.x)

@@ -1,0 +1,206 @@
+"""Step times of a language model that were measured setting by setting, and what a service profile says of them.
+
+A row of such a file is a setting: requests of so many prompt tokens and output tokens, so many in a batch, with the
+time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
+median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
+
+Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
+shape of `sim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the time
+of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the error is
+how far the others foretell it wrong, the slope fitted anew without it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.calibrate.columns import Columns
+from sim.calibrate.shapes import Judged, Shaped, shaped
+
+PROMPT = ("prompt_size", "prompt_tokens", "prompt", "input_tokens", "input_len")
+BATCH = ("batch_size", "batch", "sequences", "num_seqs")
+OUTPUT = ("token_size", "output_tokens", "output", "output_len")
+PREFILL = ("prompt_time", "prefill_time", "prefill", "ttft")
+DECODE = ("token_time", "decode_time", "decode", "tpot", "tbt")
+FALLS = 0.5
+"""A step that takes less than this share of a smaller one's time was not measured, or not whole."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The medians of one setting: seconds of the step that reads, and of a step that decodes."""
+
+    prompt: int
+    batch: int
+    output: int
+    prefill: float
+    decode: float
+
+    @property
+    def context(self) -> float:
+        """Tokens of all sequences in the mean step."""
+        return self.batch * (self.prompt + self.output / 2)
+
+
+@dataclass
+class StepProfile:
+    """What was fitted: shapes of both stages, seconds for a token of context, and what there is to say."""
+
+    what: str
+    prefill: Shaped
+    decode: Shaped
+    per_context_token: float
+    settings: list[Setting]
+    remarks: list[str] = field(default_factory=list)
+
+
+def is_step_profile(names: list[str]) -> bool:
+    """Are these the columns of step times by prompt and batch size?"""
+    known = Columns.bare(names)
+    return all(any(one in known for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
+
+
+def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Setting]:
+    """The settings of a file; ScenarioError with file, line and column otherwise."""
+    columns = Columns(path, where)
+    prompt, batch = columns.whole(PROMPT), columns.whole(BATCH)
+    output = columns.whole(OUTPUT) if columns.has(OUTPUT) else None
+    prefill, decode = columns.seconds(PREFILL, unit), columns.seconds(DECODE, unit)
+    columns.done()
+    found: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in range(len(prompt)):
+        key = prompt[row], batch[row], 1 if output is None else output[row]
+        found[key].append((prefill[row], decode[row]))
+    return [
+        Setting(*key, statistics.median(one for one, _ in times), statistics.median(one for _, one in times))
+        for key, times in sorted(found.items())
+    ]
+
+
+def slope(settings: list[Setting]) -> float:
+    """Seconds that a token of context adds to a step, by relative least squares within each number of sequences."""
+    above = below = 0.0
+    for batch in {one.batch for one in settings}:
+        mine = [one for one in settings if one.batch == batch]
+        context = np.array([one.context for one in mine])
+        seconds = np.array([one.decode for one in mine])
+        weight = seconds**-2
+        x, y = (values - np.average(values, weights=weight) for values in (context, seconds))
+        above += float((weight * x * y).sum())
+        below += float((weight * x * x).sum())
+    return max(0.0, above / below) if below > 0 else 0.0
+
+
+def _by_sequences(settings: list[Setting], each: float) -> dict[int, float]:
+    """Median seconds of a step that decodes so many sequences, without their context."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for one in settings:
+        found[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
+    return {batch: statistics.median(found[batch]) for batch in sorted(found)}
+
+
+def _by_tokens(settings: list[Setting]) -> dict[int, float]:
+    found: dict[int, list[float]] = defaultdict(list)
+    for one in settings:
+        found[one.prompt * one.batch].append(one.prefill)
+    return {tokens: statistics.median(found[tokens]) for tokens in sorted(found)}
+
+
+def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
+    """The times, and the sizes whose time cannot be that of the whole step."""
+    kept: dict[int, float] = {}
+    fallen = []
+    for tokens, seconds in prefill.items():
+        if kept and seconds < FALLS * max(kept.values()):
+            fallen.append(tokens)
+        else:
+            kept[tokens] = seconds
+    return kept, fallen
+
+
+def fit(what: str, settings: list[Setting], wanted: str | None = None) -> StepProfile:
+    """Shapes of both stages; `wanted` names one in place of what cross-validation chooses."""
+    prefill, fallen = _without_falls(_by_tokens(settings))
+    remarks = []
+    if fallen:
+        sizes = ", ".join(f"{tokens:,}" for tokens in fallen)
+        text = f"steps that read {sizes} tokens take less than half of what smaller ones take"
+        remarks.append(f"{text}: they were not measured whole, and their settings are left out")
+        settings = [one for one in settings if one.prompt * one.batch not in fallen]
+    each = slope(settings)
+    sequences = _by_sequences(settings, each)
+    floor = min(min(sequences.values()), min(prefill.values()))
+    decode = shaped(tuple(sequences), tuple(sequences.values()), None if wanted == "powers" else wanted)
+    decode.judged = [_judged(settings, one.shape) for one in decode.judged]
+    read = shaped(tuple(prefill), tuple(prefill.values()), wanted, floor)
+    if wanted is None:
+        for one in (read, decode):
+            _choose(one)
+    if not each:
+        remarks.append("steps take no longer with more context, or no two contexts were measured: none is charged")
+    return StepProfile(what, read, decode, each, settings, remarks)
+
+
+def _choose(one: Shaped) -> None:
+    """The shape with the least error: steps are known at many sizes, and their times have no simple shape."""
+    if one.judged:
+        best = min(one.judged, key=lambda judged: judged.error).shape
+        if best != one.chosen:
+            again = shaped(one.sizes, one.seconds, best, one.floor)
+            one.chosen, one.knots, one.line = again.chosen, again.knots, again.line
+
+
+def _judged(settings: list[Setting], shape: str) -> Judged:
+    """The error on each number of sequences left out, of whose settings the rest knows nothing."""
+    errors: dict[int, float] = {}
+    for batch in sorted({one.batch for one in settings}):
+        rest = [one for one in settings if one.batch != batch]
+        each = slope(rest)
+        known = _by_sequences(rest, each)
+        fitted = shaped(tuple(known), tuple(known.values()), shape)
+        base = fitted.of(batch)
+        mine = [one for one in settings if one.batch == batch]
+        errors[batch] = statistics.mean(abs((base + each * one.context) / one.decode - 1) for one in mine)
+    values = list(errors.values())
+    worst = max(errors, key=lambda batch: errors[batch])
+    scatter = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return Judged(shape, statistics.mean(values), scatter, errors[worst], worst)
+
+
+def profile(found: StepProfile) -> dict[str, Any]:
+    """The service profile, as scenarios include it."""
+    fixed = min(found.prefill.of(found.prefill.sizes[0]), found.decode.of(found.decode.sizes[0]))
+    fixed = min(fixed, *found.prefill.seconds, *found.decode.seconds)
+    if found.prefill.floor is not None:
+        fixed = min(fixed, found.prefill.floor)
+    step: dict[str, Any] = {"fixed": f"{1e3 * fixed:.6f} ms"}
+    for name, one in (("decode", found.decode), ("prefill", found.prefill)):
+        if one.chosen == "line":
+            step[name] = {"fixed": _time(max(one.line[1], fixed)), "per_item": _time(one.line[0])}
+        else:
+            step[name] = {"table": {size: _time(max(seconds, fixed)) for size, seconds in one.knots.items()}}
+            if one.chosen == "powers":
+                step[name]["between"] = "power"
+    if found.per_context_token:
+        step["per_context_token"] = f"{1e9 * found.per_context_token:.6g} ns"
+    about = {
+        name: {
+            "shape": one.chosen,
+            "sizes": list(one.sizes),
+            "times_ms": [float(f"{1e3 * value:.6g}") for value in one.seconds],
+            "cross_validation": {judged.shape: round(judged.error, 4) for judged in one.judged},
+        }
+        for name, one in (("decode", found.decode), ("prefill", found.prefill))
+    }
+    return {"service": {"kind": "llm", "step": step}, "measured": {"from": found.what, "stages": about}}
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.7g} ms"

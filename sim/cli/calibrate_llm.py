@@ -1,0 +1,177 @@
+"""`hetsim calibrate --from`, for language models: profiles of steps, and logs of requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.cli import console
+
+if TYPE_CHECKING:
+    from sim.calibrate.server_log import Fitted
+    from sim.calibrate.shapes import Shaped
+
+
+def kind_of(path: Path) -> str | None:
+    """steps, log, or None for a table of batches."""
+    from sim.calibrate import server_log, step_profile
+    from sim.errors import ScenarioError
+    from sim.workload.mapped_rows import rows_of
+    from sim.workload.propose import form_of
+
+    try:
+        names = list(rows_of(path, form_of(path)).names)
+    except ScenarioError:
+        return None
+    if server_log.is_log(names):
+        return "log"
+    return "steps" if step_profile.is_step_profile(names) else None
+
+
+def steps(
+    path: Path, unit: str | None, where: dict[str, str], shape: str | None, scenario: Path | None, target: Path,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Write the profile of steps that were measured setting by setting, and its error on sizes left out."""
+    from sim.calibrate import step_profile as read
+
+    settings = read.read(path, unit, where)
+    if scenario is not None:
+        _roofline(path, settings, scenario, target, as_json, quiet)
+        return
+    found = read.fit(str(path), settings, shape)
+    profile = read.profile(found)
+    if as_json:
+        errors = {name: _errors(one) for name, one in (("prefill", found.prefill), ("decode", found.decode))}
+        console.as_json({"profile": profile, "cross_validation": errors})
+    else:
+        console.lines(_judged(found.what, {"prefill": found.prefill, "decode": found.decode}))
+    console.warnings(found.remarks, quiet)
+    _write(target, profile, quiet)
+
+
+def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_json: bool, quiet: bool) -> None:
+    from dataclasses import asdict
+
+    from sim.calibrate import roofline_fit
+    from sim.calibrate.server_log import service_of
+
+    figures = service_of(scenario).figures
+    if figures is None:
+        from sim.errors import Problem, ScenarioError
+
+        text = "names no model and GPU, whose figures a roofline needs: model: llama-2-70b, gpu: h100"
+        raise ScenarioError(Problem(text, file=str(scenario)))
+    found = roofline_fit.fit(figures, settings, str(path))
+    one = found.efficiency
+    numbers = {"memory": one.memory, "compute": one.compute, "host": one.host}
+    step = {"roofline": {name: _value(name, value) for name, value in numbers.items()}}
+    errors = {"prefill": found.prefill_error, "decode": found.decode_error}
+    profile = {
+        "service": {**_service(scenario), "step": step},
+        "measured": {"from": str(path), "cross_validation": {name: round(error, 4) for name, error in errors.items()}},
+    }
+    if as_json:
+        console.as_json({"profile": profile, "efficiency": asdict(one), "cross_validation": errors})
+    else:
+        from sim.report import terminal
+
+        rows = [["stage", "error on sizes left out", "error on all"]]
+        rows.append(["prefill", f"{found.prefill_error:.1%}", f"{found.prefill_off:.1%}"])
+        rows.append(["decode", f"{found.decode_error:.1%}", f"{found.decode_off:.1%}"])
+        told = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
+        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", told])
+    _write(target, profile, quiet)
+
+
+def log(
+    path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
+) -> None:
+    """Write the profile with which the simulation of a server gives its log, and the error on what was held back."""
+    from sim.calibrate import server_log
+
+    if scenario is None:
+        text = "a log of requests needs the server it is of: --scenario FILE (its GPUs, memory, batching)"
+        raise click.UsageError(text)
+    server = server_log.Server(scenario, server_log.read(path, unit, where))
+    found = server_log.fit(server, tell=lambda text: console.note(text, quiet))
+    service = _service(scenario)
+    step = dict(service.get("step") or {})
+    if "roofline" in step or server.service.step.roofline is not None:
+        shares = {name: _value(name, found.numbers[name]) for name in ("memory", "compute")}
+        given = step.get("roofline")
+        step["roofline"] = {**(given if isinstance(given, dict) else {}), **shares}
+        step["fixed"] = _value("fixed", found.numbers["fixed"])
+    else:
+        step |= {name: _value(name, value) for name, value in found.numbers.items() if name != "front_end"}
+    front_end = _value("front_end", found.numbers["front_end"])
+    profile = {
+        "service": {**service, "step": step, "front_end": front_end},
+        "measured": {
+            "from": str(path),
+            "held_back": found.held_back,
+            "errors": {figure.name: round(figure.error, 4) for figure in found.figures},
+        },
+    }
+    if as_json:
+        figures = {one.name: {"measured": one.measured, "simulated": one.simulated} for one in found.figures}
+        console.as_json({"profile": profile, "held_back": found.held_back, "figures": figures})
+    else:
+        console.lines(_held_back(str(path), len(server.log), found))
+    _write(target, profile, quiet)
+
+
+def _value(name: str, value: float) -> Any:
+    if name in ("memory", "compute"):
+        return round(value, 4)
+    return f"{1e6 * value:.6g} us" if value < 1e-3 else f"{1e3 * value:.6g} ms"
+
+
+def _service(scenario: Path) -> dict[str, Any]:
+    """The service of a scenario as it is written there, without its profile."""
+    from sim.calibrate.server_log import entry_of
+
+    return {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
+
+
+def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
+    from sim.report import terminal
+
+    rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
+    rows += [
+        [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
+    ]
+    numbers = ", ".join(f"{name} {_value(name, value)}" for name, value in found.numbers.items())
+    told = f"{numbers} ({found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%})"
+    return [what, "", *terminal.table(rows, right=range(1, 4)), "", told]
+
+
+def _errors(one: Shaped) -> dict[str, Any]:
+    shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
+    return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
+
+
+def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
+    from sim.report import terminal
+
+    rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
+    for name, one in stages.items():
+        for judged in one.judged:
+            chosen = f"chosen; off by up to {one.off:.1%}" if judged.shape == one.chosen else ""
+            errors = [f"{judged.error:.1%} ± {judged.standard_error:.1%}", f"{judged.worst:.1%}"]
+            rows.append([name, judged.shape, *errors, f"{judged.worst_size:,}", chosen])
+        if not one.judged:
+            rows.append([name, one.chosen, "–", "–", "–", "chosen; too few sizes to leave one out"])
+    return [what, "", *terminal.table(rows, right=range(2, 5))]
+
+
+def _write(target: Path, profile: dict[str, Any], quiet: bool) -> None:
+    from sim.model.files import write_text, write_whole
+    from sim.scenario.document import dump
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, partial(write_text, text=dump(profile)))
+    console.note(f"profile: {target}", quiet)
