@@ -477,5 +477,6 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
                    "cpu_time": {**times, "mean": "40 s"},
                    "estimates": {"error": {"distribution": "lognormal", "mean": 1, "cv": cv}}}  # fmt: skip
         nodes = {"count": 2, "cpus": 6, "gpus": {"type": "v100", "count": 2}, "pcie": {"upload": "10 GB/s"}}
-        sim.run({"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels]}, policy="plan_and_repair")
+        given = {"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels]}
+        sim.run(given, policy="plan_and_repair")
     assert True in asked and False in asked
