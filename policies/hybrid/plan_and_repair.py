@@ -34,7 +34,7 @@ import numpy as np
 from pydantic import Field
 
 from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
-from policies.hybrid.repairs import reordered, restartable, stolen
+from policies.hybrid.repairs import Known, reordered, restartable, stolen
 from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Device
 from sim.model.plan import Plan
@@ -238,6 +238,7 @@ class PlanAndRepair(Scheduler):
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
         in_vain: dict[Any, None] = {}
+        known: Known = {}
         for lane in idle:
             kind = lane.device.type, lane.device.node
             if lane.running or kind in in_vain:
@@ -248,8 +249,9 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
+                known = {}
                 continue
-            job = restartable(self._board, lane, view) if self.restart else None
+            job = restartable(self._board, lane, view, known) if self.restart else None
             if job is None:
                 in_vain[kind] = None
                 continue
@@ -259,6 +261,7 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
+            known = {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 
