@@ -16,12 +16,12 @@ from benchmarks.measure import Row, parser_of, show
 
 STEP = {"fixed": "8 ms", "per_sequence": "0.03 ms", "per_prompt_token": "0.03 ms", "per_context_token": "15 ns"}
 CASES: dict[str, tuple[float, str, dict[str, Any]]] = {
-    "3/s, chunks of 512": (3, "80 GB", {"prefill_chunk": 512}),
-    "10/s, chunks of 512": (10, "80 GB", {"prefill_chunk": 512}),
-    "20/s, chunks of 512": (20, "80 GB", {"prefill_chunk": 512}),
+    "3/s, chunks of 512": (3, "80 GB", {"max_num_batched_tokens": 512}),
+    "10/s, chunks of 512": (10, "80 GB", {"max_num_batched_tokens": 512}),
+    "20/s, chunks of 512": (20, "80 GB", {"max_num_batched_tokens": 512}),
     "20/s, whole prompts first": (20, "80 GB", {"batching": {"name": "continuous", "phases": "prefill_first"}}),
-    "20/s, memory short, recompute": (20, "19 GB", {"prefill_chunk": 512}),
-    "20/s, memory short, swap": (20, "19 GB", {"prefill_chunk": 512, "preemption": "swap"}),
+    "20/s, memory short, recompute": (20, "19 GB", {"max_num_batched_tokens": 512}),
+    "20/s, memory short, swap": (20, "19 GB", {"max_num_batched_tokens": 512, "preemption": "swap"}),
 }
 
 

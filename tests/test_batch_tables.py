@@ -493,7 +493,7 @@ def chat(step: dict[str, Any], count: int = 120, **keys: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("chunk", [None, 64, 512])
 def test_tables_of_steps_that_are_lines_give_the_lines_results(chunk: int | None) -> None:
-    keys = {"max_sequences": 16} if chunk is None else {"max_sequences": 16, "prefill_chunk": chunk}
+    keys = {"max_num_seqs": 16} if chunk is None else {"max_num_seqs": 16, "max_num_batched_tokens": chunk}
     prefill = {"table": PREFILL, "extrapolate": True} if chunk is None else PREFILL
     line = sim.run(chat({"per_sequence": "0.5 ms", "per_prompt_token": "0.1 ms"}, **keys), check=True).tasks
     for step in (
@@ -512,7 +512,7 @@ def test_steps_take_what_was_measured() -> None:
     for count, prefill, decode in ((1, 0.014, 0.011), (2, 0.018, 0.012), (3, 0.022, 0.019)):
         tasks = sim.run(
             chat({"decode": stepped, "prefill": {40: "14 ms", 80: "18 ms", 120: "22 ms"}}, count=count, tokens=sizes,
-                 arrivals={"process": "all_at_once", "count": count}, prefill_chunk=120),
+                 arrivals={"process": "all_at_once", "count": count}, max_num_batched_tokens=120),
             check=True,
         ).tasks  # fmt: skip
         context = sum(count * (40 + made) for made in range(1, 30))
@@ -526,13 +526,13 @@ def test_steps_take_what_was_measured() -> None:
         ({"decode": {1: "5 ms"}}, "step.fixed: every step takes at least that, and decode has a shorter one"),
         ({"decode": {2: "15 ms", 1: "16 ms"}}, "step.decode.1: batch sizes increase, and 1 stands behind 2"),
         ({"decode": {1: ["15 ms", "16 ms"]}}, "step.decode: times of steps are not drawn"),
-        ({"prefill": {1: "15 ms"}}, "prefill_chunk: the largest measured number of step.prefill is 1"),
-        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_sequences: the largest measured number of step.decode is 8"),
+        ({"prefill": {1: "15 ms"}}, "max_num_batched_tokens: the largest measured number of step.prefill is 1"),
+        ({"decode": {1: "15 ms", 8: "17 ms"}}, "max_num_seqs: the largest measured number of step.decode is 8"),
     ],
 )
 def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        sim.load(chat(step, max_sequences=16))
+        sim.load(chat(step, max_num_seqs=16))
     assert message in str(caught.value)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from llm_oracle import C, F, P, S, step_by_step
 from tiers import spread
 
 import sim
@@ -23,7 +24,6 @@ from sim.scenario.scenario import load
 from sim.testing.audit import audit
 
 STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms", "per_context_token": "0.01 ms"}
-F, S, P, C = 0.010, 0.001, 0.0001, 0.00001
 
 
 def scenario(service=None, entry=None, gpus=1, memory=None, nodes=None, **more):
@@ -77,7 +77,7 @@ def test_one_request_alone():
 
 def test_chunks_read_the_prompt_over_several_steps():
     """100 tokens in chunks of 40: three steps, 30 ms fixed."""
-    task = run({"prefill_chunk": 40}).tasks.iloc[0]
+    task = run({"max_num_batched_tokens": 40}).tasks.iloc[0]
     assert task["ttft"] == pytest.approx(3 * F + 100 * P)
     assert task["slowdown"] == pytest.approx(1)
 
@@ -94,49 +94,6 @@ def test_a_request_that_comes_in_mid_step_joins_at_the_boundary():
 # The same step by step ------------------------------------------------------------------------------------------
 
 
-def step_by_step(arrival, prompt, output, *, chunk=None, most=256, blocks=1 << 40, block=16, phases="mixed"):
-    """One replica without jumps: every step is taken, everything is recounted."""
-    count, now, waiting, members, coming = len(arrival), 0.0, [], [], list(range(len(arrival)))
-    made, left, first, finish, stops = [0] * count, list(prompt), [0.0] * count, [0.0] * count, [0] * count
-    decodes = lambda r: left[r] == 0  # noqa: E731
-    held = lambda r: -(-(prompt[r] + made[r] - (made[r] > 0 and decodes(r))) // block)  # noqa: E731
-    following = lambda r: -(-(prompt[r] + made[r]) // block)  # noqa: E731
-    while coming or waiting or members:
-        if not waiting and not members:
-            now = max(now, arrival[coming[0]])
-        while coming and arrival[coming[0]] <= now:
-            waiting.append(coming.pop(0))
-        stopped = False
-        while sum(following(r) if decodes(r) else held(r) for r in members) > blocks and any(map(decodes, members)):
-            r = members.pop()
-            left[r], stops[r], stopped = prompt[r] + made[r], stops[r] + 1, True
-            waiting.append(r)
-            waiting.sort(key=lambda r: arrival[r])
-        while waiting and len(members) < most and not (stopped and members):
-            used = sum(map(following, members))
-            free = blocks - sum(map(held, members)) - following(waiting[0])
-            if used + following(waiting[0]) > blocks or (members and free < 0.01 * blocks):
-                break
-            members.append(waiting.pop(0))
-        budget, prefill = math.inf if chunk is None else chunk, []
-        for r in members:
-            take = min(left[r], budget)
-            budget -= take
-            if take:
-                prefill.append((r, take))
-        decoding = [r for r in members if decodes(r)] if phases == "mixed" or not prefill else []
-        now += F + P * sum(n for _, n in prefill) + sum(S + C * (prompt[r] + made[r]) for r in decoding)
-        for r, n in prefill:
-            left[r] -= n
-        for r in decoding + [r for r, _ in prefill if not left[r]]:
-            made[r] += 1
-            first[r] = first[r] or now
-            if made[r] == output[r]:
-                finish[r] = now
-                members.remove(r)
-    return first, finish, stops
-
-
 def load_of(rng, count, rate, prompt=200, output=60):
     arrival = np.cumsum(rng.exponential(1 / rate, count))
     tokens = [np.maximum(1, rng.geometric(1 / mean, count)) for mean in (prompt, output)]
@@ -146,27 +103,27 @@ def load_of(rng, count, rate, prompt=200, output=60):
 @pytest.mark.parametrize("seed", spread(range(4), 1))
 @pytest.mark.parametrize("phases", ["mixed", "prefill_first"])
 @pytest.mark.parametrize(
-    ("chunk", "most", "blocks"), [(None, 256, None), (64, 8, None), (64, 64, 150), (None, 20, 120)]
+    ("budget", "most", "blocks"), [(None, 256, None), (64, 8, None), (64, 64, 150), (None, 20, 120)]
 )
-def test_jumping_over_steps_is_taking_each(seed, phases, chunk, most, blocks):
+def test_jumping_over_steps_is_taking_each(seed, phases, budget, most, blocks):
     rng = np.random.default_rng(seed)
     arrival, prompt, output = load_of(rng, 150, 6)
     if blocks is not None:
         prompt, output = np.minimum(prompt, 1200).tolist(), np.minimum(output, 300).tolist()
-    service = {"max_sequences": most, "batching": {"name": "continuous", "phases": phases}}
-    if chunk is not None:
-        service["prefill_chunk"] = chunk
+    service = {"max_num_seqs": most, "batching": {"name": "continuous", "phases": phases}}
+    if budget is not None:
+        service["max_num_batched_tokens"] = budget
     if blocks is not None:
         service["kv"] = {"per_token": "1 kB"}
     memory = None if blocks is None else f"{blocks * 16} kB"
     record = requests(arrival, prompt, output, service, memory=memory)
     extra = {} if blocks is None else {"blocks": blocks}
-    first, finish, stops = step_by_step(arrival, prompt, output, chunk=chunk, most=most, phases=phases, **extra)
-    assert np.allclose(record.first_token, first, rtol=1e-9)
-    assert np.allclose(record.finish, finish, rtol=1e-9)
+    known = step_by_step(arrival, prompt, output, budget=budget, most=most, phases=phases, **extra)
+    assert np.allclose(record.first_token, known.first, rtol=1e-9)
+    assert np.allclose(record.finish, known.finish, rtol=1e-9)
     if blocks is not None:
-        assert record.preemptions.tolist() == stops
-        assert sum(stops) > 0
+        assert record.preemptions.tolist() == known.stops
+        assert sum(known.stops) > 0
     else:
         assert record.preemptions is None
 
@@ -178,10 +135,10 @@ def test_prompts_may_be_read_only_when_all_answers_have_ended():
 
 
 def test_one_sequence_at_a_time_is_a_queue_with_one_server():
-    """max_sequences: 1 is first come, first served, with the time alone as service time (Lindley's recursion)."""
+    """max_num_seqs: 1 is first come, first served, with the time alone as service time (Lindley's recursion)."""
     rng = np.random.default_rng(7)
     arrival, prompt, output = load_of(rng, 400, 1.2)
-    record = requests(arrival, prompt, output, {"max_sequences": 1, "prefill_chunk": 128})
+    record = requests(arrival, prompt, output, {"max_num_seqs": 1, "max_num_batched_tokens": 128})
     end = 0.0
     for at, p, o, finish in zip(arrival, prompt, output, record.finish, strict=True):
         contexts = sum(p + k for k in range(1, o))
@@ -192,13 +149,13 @@ def test_one_sequence_at_a_time_is_a_queue_with_one_server():
 
 @pytest.mark.slow
 def test_the_mean_wait_is_pollaczeks_and_khinchines():
-    """M/G/1 by max_sequences: 1 at 60 % load: the interval of 40 replications covers the exact mean wait."""
+    """M/G/1 by max_num_seqs: 1 at 60 % load: the interval of 40 replications covers the exact mean wait."""
     tokens = {"prompt": 100, "output": {"distribution": "uniform", "low": 0.5, "high": 20.5}}
     times = np.array([F + 100 * P + (o - 1) * (F + S) + C * sum(100 + k for k in range(1, o)) for o in range(1, 21)])
     rate = 0.6 / times.mean()
     exact = rate * (times**2).mean() / (2 * (1 - 0.6))
     entry = {"arrivals": {"process": "poisson", "rate": f"{rate}/s"}, "tokens": tokens, "count": 1500}
-    found = sim.run(scenario({"max_sequences": 1}, entry, replications=40)).summary.loc["wait_mean"]
+    found = sim.run(scenario({"max_num_seqs": 1}, entry, replications=40)).summary.loc["wait_mean"]
     assert found["ci_low"] - (found["ci_high"] - found["mean"]) < exact < found["ci_high"] * 1.05
     assert found["mean"] == pytest.approx(exact, rel=0.08)
 
@@ -239,7 +196,7 @@ def test_under_memory_pressure_everything_finishes(preemption, order):
     output = np.minimum(output, 200).tolist()
     prompt = np.minimum(prompt, 500).tolist()
     batching = {"name": "continuous", "order": order}
-    service = {**TIGHT, "preemption": preemption, "prefill_chunk": 100, "batching": batching}
+    service = {**TIGHT, "preemption": preemption, "max_num_batched_tokens": 100, "batching": batching}
     record = requests(arrival, prompt, output, service, memory="800 MB")
     assert (record.status == COMPLETED).all()
     assert record.preemptions.sum() > 10
@@ -302,7 +259,7 @@ def test_prefixes_under_memory_pressure():
     prompt, output = np.minimum(prompt, 600).tolist(), np.minimum(output, 150).tolist()
     names = [tuple(1000 * g + k for k in range(20)) for g in rng.integers(0, 12, 300).tolist()]
     for preemption in ("recompute", "swap"):
-        record = with_prefixes(arrival, prompt, output, names, 60, preemption=preemption, prefill_chunk=128)
+        record = with_prefixes(arrival, prompt, output, names, 60, preemption=preemption, max_num_batched_tokens=128)
         assert (record.status == COMPLETED).all()
         assert record.preemptions.sum() > 0
 
@@ -314,7 +271,7 @@ def test_prefixes_under_memory_pressure():
 def test_every_router_serves_everybody(routing):
     rng = np.random.default_rng(2)
     arrival, prompt, output = load_of(rng, 200, 30)
-    service = {"replicas": 3, "routing": routing, "prefill_chunk": 128}
+    service = {"replicas": 3, "routing": routing, "max_num_batched_tokens": 128}
     record = requests(arrival, prompt, output, service, gpus=3)
     assert (record.status == COMPLETED).all()
     served = np.bincount(record.place, minlength=4)
@@ -362,7 +319,7 @@ def test_a_cold_replica_loads_the_model_first():
 
 
 def test_scaling_up_and_down_loses_nobody():
-    scale = {"autoscale": {"min": 1, "max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_sequences": 16}
+    scale = {"autoscale": {"min": 1, "max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_num_seqs": 16}
     rng = np.random.default_rng(1)
     arrival = sorted([*rng.uniform(0, 60, 120), *rng.uniform(20, 30, 300)])
     record = requests(arrival, [50] * 420, rng.geometric(1 / 40, 420), scale, gpus=4)
@@ -404,7 +361,7 @@ def test_between_nodes_the_network_is_the_way():
 def test_apart_under_load_and_tight_memory_nothing_is_lost():
     arrival, prompt, output = load_of(np.random.default_rng(9), 250, 20, 80, 60)
     prompt, output = np.minimum(prompt, 400).tolist(), np.minimum(output, 200).tolist()
-    service = {**APART, "disaggregated": {"prefill": 2, "decode": 2}, "prefill_chunk": 128}
+    service = {**APART, "disaggregated": {"prefill": 2, "decode": 2}, "max_num_batched_tokens": 128}
     for preemption in ("recompute", "swap"):
         record = requests(arrival, prompt, output, {**service, "preemption": preemption}, gpus=4, memory="700 MB")
         assert (record.status == COMPLETED).all()
@@ -426,12 +383,12 @@ def drawn_service(random):
     service = {
         "kv": {"per_token": "1 MB"},
         "preemption": str(random.choice(["recompute", "swap"])),
-        "max_sequences": int(random.choice([1, 3, 64])),
+        "max_num_seqs": int(random.choice([1, 3, 64])),
         "routing": str(random.choice(["round_robin", "least_outstanding", "power_of_two", "prefix_affinity"])),
         "batching": batching,
     }
     if random.random() < 0.6:
-        service["prefill_chunk"] = int(random.choice([1, 7, 100]))
+        service["max_num_batched_tokens"] = int(random.choice([64, 71, 100]))
     if random.random() < 0.4:
         service["prefix_cache"] = {"tokens": 32}
     form = random.integers(3)
@@ -489,7 +446,7 @@ def busy_service(**more):
         "count": 200,
         **more,
     }
-    return {"replicas": 2, "prefill_chunk": 64, "slo": {"ttft": "60 ms", "tpot": "16 ms"}}, entry
+    return {"replicas": 2, "max_num_batched_tokens": 64, "slo": {"ttft": "60 ms", "tpot": "16 ms"}}, entry
 
 
 def test_limits_on_both_times_are_what_is_met():
@@ -557,10 +514,10 @@ def test_a_result_is_saved_and_read_again(tmp_path):
 
 def test_clients_that_wait_for_answers_and_patience():
     entry = {"arrivals": {"process": "closed", "clients": 6, "think": "0 s"}, "count": 60}
-    tasks = run({"max_sequences": 4}, entry).tasks
+    tasks = run({"max_num_seqs": 4}, entry).tasks
     assert len(tasks) == 60 and (tasks["status"] == "completed").all()
     entry = {"arrivals": {"process": "all_at_once", "count": 10}, "patience": "100 ms"}
-    tasks = run({"max_sequences": 2}, entry).tasks
+    tasks = run({"max_num_seqs": 2}, entry).tasks
     assert [(tasks["status"] == name).sum() for name in ("completed", "expired")] == [4, 6]
 
 
@@ -591,7 +548,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"replicas": 3}, {}, {}, "replica 2 of 3 of chat finds no node with 1 × g free"),
         ({"model": "9 GB"}, {}, {"memory": "8 GB"}, "the model needs 9 GB, a g has 8 GB"),
         ({"model": "8 GB", "kv": {"per_token": "1 MB"}}, {}, {"memory": "8 GB"}, "not even one block fits"),
-        ({"max_sequences": 0}, {}, {}, "greater than or equal to 1|at least 1"),
+        ({"max_num_seqs": 0}, {}, {}, "greater than or equal to 1|at least 1"),
         ({"kind": "lm"}, {}, {}, "llm"),
         ({"batching": "serial_greedy"}, {}, {}, "forms whole batches"),
         ({"routing": "best"}, {}, {}, "unknown routing"),
@@ -625,24 +582,24 @@ def test_tokens_and_continuous_are_for_language_models():
 
 
 def test_more_load_than_replicas_can_serve_is_announced():
-    result = run({"max_sequences": 4}, {"arrivals": {"process": "poisson", "rate": "100/s"}}, horizon="5 s")
+    result = run({"max_num_seqs": 4}, {"arrivals": {"process": "poisson", "rate": "100/s"}}, horizon="5 s")
     assert any("the queue grows without bound" in text for text in result.warnings)
 
 
-def test_a_limit_on_the_prompts_of_a_step_that_the_load_does_not_allow_is_a_warning():
+def test_a_limit_on_the_tokens_of_a_step_that_the_load_does_not_allow_is_a_warning():
     """A request reads 100 tokens (10 ms) and decodes once (1 ms and 1.01 ms of context): 83/s without steps' own 10 ms.
-    With two prompts a step each request takes 5 ms more, with one 10 ms: 58/s and 45/s."""
+    With 50 tokens a step its 101 take 2.02 steps: 20.2 ms more, 31/s."""
     keys = {"entry": {"arrivals": {"process": "poisson", "rate": "50/s"}, "tokens": {"prompt": 100, "output": 2}}}
 
-    def told(batching):
-        found = scenario({"max_sequences": 256}, horizon="2 s", policy={"batching": batching}, **keys)
+    def told(**service):
+        found = scenario(service, horizon="2 s", **keys)
         return [text for text in sim.run(found).warnings if "cannot be sustained" in text]
 
-    assert not told("continuous")
-    assert not told({"name": "continuous", "max_prompt_tokens": 200})
-    (text,) = told({"name": "continuous", "max_prompt_tokens": 50})
-    assert "chat: 50 requests/s arrive, and continuous begins no further prompt once a step reads 50 tokens" in text
-    assert "its replicas serve at most 45.43/s" in text
+    assert not told()
+    assert not told(max_num_batched_tokens=200)
+    (text,) = told(max_num_batched_tokens=50)
+    assert "chat: 50 requests/s arrive, and with at most 50 tokens in a step (max_num_batched_tokens)" in text
+    assert "its replicas serve at most 31.05/s" in text
 
 
 def test_the_example_of_the_documentation_runs():

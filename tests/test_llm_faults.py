@@ -239,7 +239,7 @@ def test_jumps_over_steps_that_are_stretched_or_lost_are_those_steps(seed):
 
 SERVICES = {
     "swap": {"kv": {"per_token": "1 MB"}, "preemption": "swap", "replicas": 3},
-    "prefixes": {"kv": {"per_token": "1 MB"}, "prefill_chunk": 64, "replicas": 3},
+    "prefixes": {"kv": {"per_token": "1 MB"}, "max_num_batched_tokens": 64, "replicas": 3},
     "apart": {"kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 2, "decode": 2}},
     "scaled": {"autoscale": {"min": 1, "max": 4, "target": 6, "cooldown": "2 s"}},
 }
@@ -298,7 +298,7 @@ def test_measured_steps_are_stretched_too():
     arrival, prompt, output = load_of(random, 60, 4)
     prompt = np.minimum(prompt, 900).tolist()
     faults = events((2.0, 0, "slow", 2.5), (6.0, 0, "down"), (7.0, 0, "up"), (9.0, 0, "slow", 1.0))
-    service = {**MODEL, "prefill_chunk": 1000}
+    service = {**MODEL, "max_num_batched_tokens": 1000}
     line = broken(faults, arrival, prompt, output, service)
     table = broken(faults, arrival, prompt, output, {**service, "step": tables})
     assert np.allclose(line.finish, table.finish, rtol=1e-9)

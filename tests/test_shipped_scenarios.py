@@ -894,10 +894,10 @@ def test_chunked_prefill():
     first, further = token_times(name)
     states(name, "first token is 1.88 s", first)
     states(name, "token takes 35.4 ms", 1e3 * further)
-    first, further = token_times(name, prefill_chunk=None)
+    first, further = token_times(name, max_num_batched_tokens=None)
     states(name, "these are 0.95 s and 78 ms", first, 1e3 * further)
     halting = {"batching": {"name": "continuous", "phases": "prefill_first"}}
-    first, further = token_times(name, halting, prefill_chunk=None)
+    first, further = token_times(name, halting, max_num_batched_tokens=None)
     states(name, "prefill_first) 0.93 s and 79 ms", first, 1e3 * further)
     states(name, "of 2,000 tokens", *(round(runs(name).tasks["prompt_tokens"].mean(), -2),))
 
@@ -908,7 +908,7 @@ def test_prefill_and_decode_apart():
     first, further = token_times(name)
     states(name, "931 ms to the first", 1e3 * first)
     states(name, "13.7 ms a", 1e3 * further)
-    first, further = token_times(name, disaggregated=None, replicas=4, prefill_chunk=256)
+    first, further = token_times(name, disaggregated=None, replicas=4, max_num_batched_tokens=256)
     states(name, "need 911 ms and 28.2 ms", 1e3 * first, 1e3 * further)
     first, further = token_times(name, disaggregated={"prefill": 3, "decode": 1})
     states(name, "522 ms and 18.1 ms", 1e3 * first, 1e3 * further)

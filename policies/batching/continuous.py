@@ -7,20 +7,29 @@ References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for
 Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
 preemption of the last, prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar, Mohan, Kwatra, Gulavani,
 Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve (OSDI 2024), chunks of
-prompts beside the decodes (`mixed` with `prefill_chunk`).
+prompts beside the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
+under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of the memory that a batch may come to need
+(`reserve: peak`); virtual token counters as in `virtual_tokens`.
 Weakness: `prefill_first`, and whole prompts in general, halt every answer under way while a long prompt is read;
 chunks bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
-Cost: O(members that prefill) a boundary; O(log waiting) a request.
+`reserve: whole` never has to let anybody give way and leaves much memory unused; `peak` uses it.
+Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserve` O(members log members) a request
+that is looked at, and with `peak` as much for every step or so in which the head may come to fit.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from policies.batching.virtual_tokens import VirtualTokens
 from sim.model.units import Fraction
 from sim.policy import Generation, IterationPolicy, Replica, Step
+
+WATERMARK = 0.01
 
 
 def _share(value: float) -> float:
@@ -29,27 +38,53 @@ def _share(value: float) -> float:
     return value
 
 
+def _weight(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} is the price of a token, a number above 0, not {value:g}")
+    return value
+
+
 class Continuous(IterationPolicy):
     """Join between steps, as long as KV blocks are free; last come, first to give way.
 
-    order: who joins first: fcfs, shortest_prompt or priority (highest first).
-    phases: mixed (a step decodes and prefills), prefill_first (while prompts are read, answers halt) or decode_first
-        (no prompt is read before all answers under way have ended).
-    max_prompt_tokens: a step begins no further prompt once it reads so many tokens (None: no limit).
-    watermark: share of the KV blocks that a request leaves free by joining, against preemption right afterwards.
+    order: who joins first: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients: virtual tokens).
+    phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
+        (while prompts are read, answers halt) or decode_first (no prompt is read before all answers under way have
+        ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
+    watermark: share of the KV blocks that a request leaves free by joining, against preemption right afterwards; 1 %
+        unless given, and none with reserve.
+    reserve: none, whole (the prompts and longest answers of all members fit together) or peak (they fit at any time, if
+        each answer becomes as long as announced: those that end early make room for the rest).
+    min_decode_steps: steps that decode between two that read prompts; 0: none need.
+    input_weight: price of a prompt token, for vtc.
+    output_weight: price of a token that is decoded, for vtc.
     """
 
     def __init__(
         self,
-        order: Literal["fcfs", "shortest_prompt", "priority"] = "fcfs",
+        order: Literal["fcfs", "shortest_prompt", "priority", "vtc"] = "fcfs",
         phases: Literal["mixed", "prefill_first", "decode_first"] = "mixed",
-        max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None,
-        watermark: Fraction = 0.01,
+        watermark: Fraction | None = None,
+        reserve: Literal["none", "whole", "peak"] = "none",
+        min_decode_steps: Annotated[int, Field(ge=0)] = 0,
+        input_weight: float = 1.0,
+        output_weight: float = 2.0,
     ):
         self.order = order
         self.phases = phases
-        self.max_prompt_tokens = max_prompt_tokens
-        self.watermark = _share(watermark)
+        self.reserve = reserve
+        self.watermark = _share((0.0 if reserve != "none" else WATERMARK) if watermark is None else watermark)
+        self.min_decode_steps = min_decode_steps
+        self.input_weight = _weight("input_weight", input_weight)
+        self.output_weight = _weight("output_weight", output_weight)
+        self.reserves = reserve != "none"
+        self.by_client = order == "vtc"
+        self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
+        self._counters: dict[int, VirtualTokens] = {}
+        self._read_at: dict[int, int] = {}
+        """Steps that each replica had decoded when it read a prompt last."""
+
+    # Who joins ---------------------------------------------------------------------------------------------------
 
     def key(self, request: Generation) -> Any:
         if self.order == "priority":
@@ -61,23 +96,104 @@ class Continuous(IterationPolicy):
             return False
         if not replica.size:
             return True
-        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.service.blocks
+        if self._pause(replica) > 0 or not self._fits_step(replica, request):
+            return False
+        if self.reserves and self._excess(replica, request, 0) > 0:
+            return False
+        left = replica.free_blocks - replica.blocks_for(request)
+        return not self.watermark or left >= self.watermark * replica.service.blocks
+
+    def _pause(self, replica: Replica) -> int:
+        """Steps to decode before a prompt may be read again."""
+        if not self.min_decode_steps or not replica.decoding:
+            return 0
+        return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
+
+    def _fits_step(self, replica: Replica, request: Generation) -> bool:
+        """Has the next step room for tokens of it?"""
+        budget = replica.service.budget
+        if budget is None:
+            return True
+        reading = sum(other.left for other in replica.prefilling)
+        if self.phases == "mixed":
+            return replica.decoding + reading < budget
+        return not reading or reading + request.left - replica.cached(request) <= budget
+
+    def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
+        """Tokens too many if it joins after so many decode-only steps and all answers get as long as announced.
+
+        A sequence with n tokens holds at most n + block - 1, whatever its blocks; it holds all but the last.
+        """
+        block = replica.service.block
+        each = [(other.longest - other.produced - 1 - steps, other.prompt + other.produced + block - 1 + steps)
+                for other in replica.members]  # fmt: skip
+        each.append((request.longest - request.produced - 1, request.prompt + request.produced + block - 1))
+        return self._need(each) - replica.service.blocks * block
+
+    def _need(self, each: list[tuple[int, int]]) -> int:
+        """Tokens to hold for sequences of which each (to come, there) is known."""
+        if self.reserve == "whole":
+            return sum(there + more for more, there in each)
+        each.sort(reverse=True)  # when one ends, those with more to come have grown by as much
+        most = held = 0
+        for count, (more, there) in enumerate(each, start=1):
+            held += there
+            most = max(most, held + count * more)
+        return most
+
+    def steady(self, replica: Replica, request: Generation, steps: int) -> int:
+        pause = self._pause(replica)
+        if pause > 0:
+            return min(steps, pause)
+        if self.by_client:
+            steps = min(steps, self._until_turn(replica, request, steps))
+        if self.reserve != "peak":
+            return steps
+        step = 1
+        while step < steps and (excess := self._excess(replica, request, step)) > 0:
+            step += max(1, excess // (replica.size + 1))  # a step changes the need by a token a sequence at most
+        return min(step, steps)
+
+    # Clients -----------------------------------------------------------------------------------------------------
+
+    def _of(self, replica: Replica) -> VirtualTokens:
+        found = self._counters.get(replica.number)
+        if found is None:
+            found = self._counters[replica.number] = VirtualTokens(self.input_weight, self.output_weight)
+        return found
+
+    def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
+        return self._of(replica).turn(heads)
+
+    def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
+        self._of(replica).queued(request.client, waiting)
+
+    def joined(self, replica: Replica, request: Generation) -> None:
+        self._of(replica).joined(request)
+
+    def left(self, replica: Replica, request: Generation, over: bool) -> None:
+        self._of(replica).left(request, over)
+
+    def _until_turn(self, replica: Replica, request: Generation, steps: int) -> int:
+        return int(min(steps, self._of(replica).steps_until_turn(request.client, replica.waiting_clients)))
+
+    # Steps -------------------------------------------------------------------------------------------------------
 
     def step(self, replica: Replica) -> Step:
         prefilling = replica.prefilling
         if not prefilling:
             return Step()
-        chunk = replica.service.chunk
+        self._read_at[replica.number] = replica.steps
+        mixed, budget = self.phases == "mixed", replica.service.budget
+        room = math.inf if budget is None else budget - (replica.decoding if mixed else 0)
         prefill: list[tuple[Any, int]] = []
-        tokens = 0
         for request in prefilling:
-            take = request.left if chunk is None else min(request.left, chunk - tokens)
-            beyond = self.max_prompt_tokens is not None and tokens + take > self.max_prompt_tokens
-            if not take or (prefill and beyond):
+            take = int(min(request.left, room))
+            if not take or (not mixed and prefill and take < request.left):
                 break
             prefill.append((request, take))
-            tokens += take
-        return Step(prefill, self.phases == "mixed")
+            room -= take
+        return Step(prefill, mixed)
 
     def victim(self, replica: Replica) -> Generation:
         if self.order == "priority":

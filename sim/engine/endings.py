@@ -8,11 +8,11 @@ from sim.engine.clock import FINISH, Later
 from sim.engine.launch import Launch
 from sim.engine.requests import Sliced
 from sim.engine.state import State
-from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED
+from sim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
 from sim.model.tasks import ENDED, Task
 from sim.policy.batching import BatchReport
 
-FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed"}
+FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "was aborted"}
 
 
 class Endings(State):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.clock import TIMER, Timer
@@ -18,7 +19,7 @@ from sim.engine.iterating import Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
 from sim.model.cluster import Device
-from sim.model.record import COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
+from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
 from sim.model.tasks import RUNNING, Shape, Task
 
@@ -62,6 +63,9 @@ class Fleet:
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf
         self.timer = Timer(self._scale_again)
+        self.deadlines: list[tuple[float, int, Generation]] = []
+        """When clients abort their requests: a heap."""
+        self.abort_timer = Timer(self._abort_due)
         for number in range(service.prefillers):
             self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
         key = "replicas" if service.scaling is None else "autoscale.min"
@@ -109,16 +113,20 @@ class Fleet:
         row = task.index
         prompt, output = max(1, int(self.prompts[row])), max(1, int(self.outputs[row]))
         names = () if self.names is None else tuple(self.names[row].tolist())
-        request = Generation(task, prompt, output, names)
+        announced = self.service.max_output
+        longest = 0 if announced is None else announced or output
+        request = Generation(task, prompt, output, longest, names)
         request.priority = task.priority
         service = self.service
-        need = -(-(prompt + output - 1) // service.block)
+        need = -(-(prompt + (longest if self.batching.reserves else output) - 1) // service.block)
         if need > service.blocks:
             reason = f"needs {need:,} KV blocks, a replica has {service.blocks:,}"
             self.simulation.end_task(task, REJECTED, reason)
             return
         self.requests[row] = request
         self.simulation.iterating += 1
+        if service.timeout < math.inf:
+            self._watch(request)
         self.refill()
         self._send(request)
         if service.scaling is not None:
@@ -181,29 +189,76 @@ class Fleet:
     def first_token(self, request: Generation) -> None:
         self.first_tokens[request.row] = self.clock._now
 
-    def gave_way(self, request: Generation) -> None:
+    def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail("preemptions")[request.row] += 1
+        self.recorder.detail(f"preemptions_{kind}")[request.row] += 1
+
+    def looked_up(self, request: Generation, tokens: int) -> None:
+        """So many tokens of its prompt were in the prefix cache when it joined."""
+        if not request.made:
+            self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
     def finished(self, request: Generation, replica: Replica) -> None:
-        """Its last token is there."""
-        del self.requests[request.row]
+        """Its last token is there, or its client has aborted it."""
         recorder, row, now = self.recorder, request.row, self.clock._now
-        recorder.finish[row] = now
-        recorder.status[row] = COMPLETED
+        if not request.leaves:
+            del self.requests[row]
+            recorder.finish[row] = now
+            recorder.status[row] = COMPLETED
         self.batch[row] = replica.launch
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row] = request.seconds * replica.width * self.watts
+        if request.leaves:
+            self._aborted(request)
+            return
         self.simulation.iterating -= 1
         self.simulation.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 
+    def _watch(self, request: Generation) -> None:
+        """Its client will not wait for ever."""
+        heappush(self.deadlines, (request.arrival + self.service.timeout, request.row, request))
+        if self.deadlines[0][2] is request:
+            self.clock.again(max(self.deadlines[0][0], self.clock._now), TIMER, self.abort_timer)
+
+    def _abort_due(self, _: Timer) -> None:
+        """Clients abort the requests that have taken too long; replicas notice between two steps."""
+        deadlines, now = self.deadlines, self.clock._now
+        while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in self.requests):
+            request = heappop(deadlines)[2]
+            if request.row in self.requests:
+                self._abort(request)
+        if deadlines:
+            self.clock.again(deadlines[0][0], TIMER, self.abort_timer)
+
+    def _abort(self, request: Generation) -> None:
+        replica = request.replica
+        if replica is not None and request.row in replica._members:
+            replica.abort(request)
+            return
+        request.leaves = True
+        if replica is not None and request.state == LOADING:
+            replica.forget_loading(request)
+        source = request.source
+        if request.started:
+            self._cut_off(request, self.clock._now)
+        self._aborted(request)
+        if source is not None and request.row in source.held:
+            source.let_go(request)
+
+    def _aborted(self, request: Generation) -> None:
+        text = f"aborted by its client after {self.service.timeout:g} s"
+        self.simulation.end_task(request.task, ABORTED, text)
+        if self.service.scaling is not None:
+            self._scale()
+
     def gone(self, task: Task) -> None:
-        """A waiting request has lost patience."""
+        """A request ends without its last token: it has lost patience, or its client has aborted it."""
         request = self.requests.pop(task.index, None)
         if request is not None:
             self.simulation.iterating -= 1
-            if self.lobby.pop(task.index, None) is None:
+            if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
                 assert request.replica is not None
                 request.replica.forget(request)
 
@@ -284,7 +339,12 @@ class Fleet:
                 request.replica.lose_source(request)
         self.refill()
         for row in sorted(orphans):
-            self._send(orphans[row])
+            if orphans[row].leaves:
+                self._cut_off(orphans[row], self.clock._now)
+                orphans[row].state = OVER
+                self._aborted(orphans[row])
+            else:
+                self._send(orphans[row])
 
     def _part_loaded(self, flow: Flow) -> None:
         replica = flow.owner
@@ -443,7 +503,7 @@ def _complaints(replica: Replica) -> list[str]:
     decoding = [request for request in replica.members if request not in replica.prefilling]
     if len(decoding) != replica.decoding or sum(request.whole for request in decoding) != replica.context:
         found.append("the context of the sequences that decode does not add up")
-    waiting = sum(r.state == QUEUED and r.replica is replica for _, _, r in replica.waiting)
+    waiting = len(replica.line.everyone()) + sum(r.state == QUEUED and r.replica is replica for r in replica.coming)
     if waiting + len(inside) != replica.outstanding:
         found.append(f"{replica.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
     return [f"replica {replica.number} of {service}: {text}" for text in found]

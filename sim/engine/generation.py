@@ -20,18 +20,20 @@ class Generation:
     """A request on its way through the replicas of its service."""
 
     __slots__ = (
-        "task", "row", "arrival", "priority", "prompt", "output", "hashes", "state", "replica", "made", "offset",
-        "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period", "flows",
+        "task", "row", "arrival", "priority", "prompt", "output", "longest", "hashes", "state", "replica", "made",
+        "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
+        "seconds_from", "period", "flows", "leaves", "token_at",
     )  # fmt: skip
 
-    def __init__(self, task: Task, prompt: int, output: int, hashes: Sequence[Hashable]):
+    def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
         self.task = task
         self.row = task.index
         self.arrival = task.arrival
         self.priority = task.priority
         self.prompt = prompt
         self.output = output
+        self.longest = longest
+        """Tokens of the longest answer that it announces; 0: none."""
         self.hashes = hashes
         self.state = QUEUED
         self.replica: Replica | None = None
@@ -59,6 +61,10 @@ class Generation:
         self.period = -1
         self.flows: list[Flow] = []
         """Its keys and values on their way to the devices of its replica."""
+        self.leaves = False
+        """Has its client aborted it?  It leaves at the end of the step under way."""
+        self.token_at = NAN
+        """When its last token came, while it does not decode."""
 
     def begin_anew(self, now: float) -> None:
         """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
@@ -68,6 +74,14 @@ class Generation:
         self.flows = []
         if self.started and math.isnan(self.paused_at):
             self.paused_at = now
+
+    @property
+    def client(self) -> str:
+        return self.task.user
+
+    @property
+    def weight(self) -> float:
+        return self.task.weight
 
     @property
     def produced(self) -> int:

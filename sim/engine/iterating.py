@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from sim.engine.clock import TIMER, Timer
 from sim.engine.generation import DECODING, NAN, OVER, QUEUED, Generation
+from sim.engine.lines import Lines
 from sim.engine.links import Flow
 from sim.engine.steps import Steps
 from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
+from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
 
 if TYPE_CHECKING:
     from sim.engine.fleet import Fleet
@@ -35,6 +36,8 @@ class Replica(Steps):
         self.service = service = fleet.service
         self.policy = fleet.batching
         self.clock = fleet.clock
+        self.code = fleet.recorder.replica(service.name, number, service.blocks, placement)
+        self.rows = fleet.recorder.steps
         self.number = number
         self.placement = placement
         self.prefills_only = prefills_only
@@ -57,15 +60,23 @@ class Replica(Steps):
     def now(self) -> float:
         return self.clock._now
 
+    @property
+    def waiting_clients(self) -> list[str]:
+        return list(self.line.heads()) if isinstance(self.line, Lines) else []
+
     def enqueue(self, request: Generation) -> None:
         request.replica = self
         request.state = QUEUED
         request.period = -1
         self.outstanding += 1
+        if self.stepping and self.policy.by_client:
+            self.coming.append(request)
+            self.wake()
+            return
         self._queue(request)
         if not self.stepping:
             self.wake()
-        elif self.count > 1 and self.waiting[0][2] is request and self.size < self.service.max_sequences:
+        elif self.count > 1 and self.size < self.service.max_sequences and self.line.head() is request:
             self._cut()
 
     def wake(self) -> None:
@@ -97,12 +108,17 @@ class Replica(Steps):
         """Who gives way, who joins, what the next step does."""
         lag = 0.0
         gave_way = False
+        if self.leaving:
+            self._abort()
+        if self.coming:
+            self._line_up()
         if self.here:
             self._take_up()
         while self.decoding and self.residues[(1 - self.steps) % self.block] > self.free:
             lag += self._preempt()
             gave_way = True
-        if self.waiting and not (gave_way and self._members):
+        self.head = None
+        if self.outstanding > len(self._members) and not (gave_way and self._members):
             lag += self._join()
         if not self._members:
             self._rest()
@@ -113,17 +129,17 @@ class Replica(Steps):
         self.copied += lag
         self.stepping = True
         if not self.prefilling:
-            self._jump()
+            self._jump(gave_way)
             return
         plan = self.fleet.call(self.policy.step, self)
         self.prefill = list(plan.prefill)
         self.decodes = bool(plan.decode and self.decoding)
-        tokens = self._checked()
+        self.reading = self._checked()
         if not self.prefill:
-            self._jump()
+            self._jump(gave_way)
             return
         self.count = 1
-        seconds = self.times.of(tokens, *((self.decoding, self.context) if self.decodes else (0, 0)))
+        seconds = self.times.of(self.reading, *((self.decoding, self.context) if self.decodes else (0, 0)))
         self._end_at(self.began + (lag + seconds / self.rate))
 
     def _awake(self) -> None:
@@ -153,6 +169,8 @@ class Replica(Steps):
         if not math.isnan(self.busy_from):
             if self.stepping:
                 self._count_part(end)
+                if outcome == LAUNCH_RUNNING:
+                    self._cut_row(end)
             self._write(outcome, end)
         elif end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
@@ -164,19 +182,24 @@ class Replica(Steps):
         now = self.clock._now
         if self.stepping and self.decodes and self.count > 1:
             self._cut()
-            self.steps += self.count - 1  # all but the step under way gave their tokens
+            self.count -= 1  # all but the step under way gave their tokens
+            if self.count:
+                self._row(self._after(self.count))
+                self.steps += self.count
         self.close(now, LAUNCH_LOST)
         self.clock.cancel(self)
         self.stepping = False
         for flow in self.flows:
             self.fleet.links.cancel(flow)
-        waiting = [request for _, _, request in sorted(self.waiting, key=lambda entry: entry[:2])
-                   if request.state == QUEUED and request.replica is self]  # fmt: skip
+        self._line_up()
+        waiting = self.line.everyone()
         for request in self._members.values():
+            self._told_left(request, False)
             if request.state == DECODING:
                 self._leave_decoding(request)
-            self.fleet.gave_way(request)
+            self.fleet.gave_way(request, "failure")
         for request in self._loading.values():
+            self._told_left(request, False)
             for flow in request.flows:
                 self.fleet.links.cancel(flow)
             if request.source is not None and request.row in request.source.held:  # else that has failed before
@@ -186,7 +209,8 @@ class Replica(Steps):
             request.begin_anew(now)
         for request in waiting:
             request.replica = None
-        self._members, self._loading, self.held, self.waiting, self.here = {}, {}, {}, [], []
+        self._members, self._loading, self.held, self.here = {}, {}, {}, []
+        self.line.clear()
         self.loaded = False  # nothing wakes it any more
         return [*inside, *waiting]
 
@@ -195,6 +219,7 @@ class Replica(Steps):
         it is read here from its beginning."""
         loading = self._loading.pop(request.row, None)
         if loading is not None:
+            self._told_left(request, False)
             for flow in request.flows:
                 self.fleet.links.cancel(flow)
             self.free += self.blocks_of(self._stored(request))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from sim.engine.clock import Clock
 from sim.engine.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from sim.engine.kv_memory import KVMemory
+from sim.engine.lines import Line, Lines
 from sim.engine.links import Links
 from sim.model.plan import Placement
 
@@ -29,7 +30,8 @@ class Members(KVMemory):
 
     def _nobody(self) -> None:
         self.outstanding = 0
-        self.waiting: list[tuple[Any, int, Generation]] = []
+        self.line: Line = (Lines if self.policy.by_client else Line)(self)  # type: ignore[arg-type]
+        """Who waits."""
         self._members: dict[int, Generation] = {}
         self._loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}
@@ -42,6 +44,16 @@ class Members(KVMemory):
         """Tokens of the sequences that decode, those of the next step's input included."""
         self.ends: list[tuple[int, int, Generation]] = []
         self.steps = 0
+        self.coming: list[Generation] = []
+        """Under a policy by client: those that came in the steps under way; they queue when these are over."""
+        self.leaving: list[Generation] = []
+        """Members whose clients have aborted them in the step under way."""
+        self.head: Generation | None = None
+        """Who waits first and may not join, if anyone may."""
+        self.decoded_at = NAN
+        """When the last step that decoded was over, with a token for each sequence that decodes but the fresh ones."""
+        self.fresh: dict[int, float] = {}
+        """Those that have begun to decode since then: when their last tokens came, by row."""
         self.served = 0
         self.leader = -1
 
@@ -63,19 +75,23 @@ class Members(KVMemory):
         return not (self.outstanding or self.held or self._loading)
 
     def _queue(self, request: Generation) -> None:
-        key = self.fleet.call(self.policy.key, request)
-        heappush(self.waiting, (key, request.row, request))
+        self.line.push(self.fleet.call(self.policy.key, request), request)
+
+    def _line_up(self) -> None:
+        """Queue those that came in the steps that are over, in order of arrival."""
+        coming, self.coming = self.coming, []
+        for request in coming:
+            if request.state == QUEUED and request.replica is self:
+                self._queue(request)
 
     def _join(self) -> float:
         """Let the head join as long as it may; seconds of copying that this takes."""
-        waiting, service = self.waiting, self.service
+        line, most = self.line, self.service.max_sequences
         lag = 0.0
-        while waiting:
-            request = waiting[0][2]
-            if request.state != QUEUED or request.replica is not self:
-                heappop(waiting)
-                continue
-            if self.size >= service.max_sequences:
+        self.head = None
+        while self.size < most:
+            request = self.head = line.head()
+            if request is None:
                 break
             growth = self.residues[(1 - self.steps) % self.block]
             room = self.free if self.cache is None else self.free - self._idle_of(request)
@@ -83,11 +99,14 @@ class Members(KVMemory):
                 break
             if not self.fleet.call(self.policy.admits, self, request):
                 break
-            heappop(waiting)
+            line.pop()
+            self.head = None
             lag += self._enter(request)
         return lag
 
     def _enter(self, request: Generation) -> float:
+        if self.policy.by_client:
+            self.fleet.call(self.policy.joined, self, request)
         self.fleet.joined(request, self)  # type: ignore[arg-type]
         if request.source is not None:
             self._take(self.blocks_of(self._stored(request)))
@@ -102,10 +121,12 @@ class Members(KVMemory):
             request.swapped = False
             blocks = self.blocks_of(self._stored(request))
             self._take(blocks)
-            self._start_decoding(request)
+            self._start_decoding(request, request.token_at)
             return self._copying(blocks, up=True)
         tokens = request.prompt + request.made
         known = 0 if self.cache is None else self._hold_prefix(request)
+        if self.cache is not None:
+            self.fleet.looked_up(request, known)
         self._take(-(-tokens // self.block) - request.shared)
         request.left = max(1, tokens - known)
         request.state = PREFILLING
@@ -128,9 +149,13 @@ class Members(KVMemory):
         request.made += 1
         if request.made == 1:
             self.fleet.first_token(request)
+        else:
+            self.fleet.recorder.token_gap(self.clock._now, request.token_at)
         if request.made == request.output:
             self._finish(request)
         elif self.prefills_only:
+            self._told_left(request, False)
+            request.token_at = self.clock._now
             del self._members[request.row]
             self.held[request.row] = request
             request.source = self  # type: ignore[assignment]
@@ -139,9 +164,12 @@ class Members(KVMemory):
             self.outstanding -= 1
             self.fleet.hand_over(request)
         else:
-            self._start_decoding(request)
+            self._start_decoding(request, self.clock._now)
 
-    def _start_decoding(self, request: Generation) -> None:
+    def _start_decoding(self, request: Generation, token_at: float) -> None:
+        """It takes part in the next steps that decode; token_at: when its last token came."""
+        if token_at != self.decoded_at:
+            self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
         request.state = DECODING
         request.offset = request.made - self.steps
@@ -154,6 +182,7 @@ class Members(KVMemory):
 
     def _leave_decoding(self, request: Generation) -> None:
         request.made = request.produced
+        request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
         tokens = request.prompt + request.made
         request.state = OVER
         request.end = -1
@@ -163,22 +192,63 @@ class Members(KVMemory):
         self.residues[(tokens - self.steps) % self.block] -= 1
 
     def _finish(self, request: Generation) -> None:
-        request.state = OVER
+        """It has its last token, or its client has aborted it."""
+        self._told_left(request, True)
+        if not request.leaves:
+            request.state = OVER
         del self._members[request.row]
         self._give_back(request)
+        request.state = OVER
         self.outstanding -= 1
         self.fleet.finished(request, self)  # type: ignore[arg-type]
+
+    def _told_left(self, request: Generation, over: bool) -> None:
+        if self.policy.by_client:
+            self.fleet.call(self.policy.left, self, request, over)
+
+    def abort(self, request: Generation) -> None:
+        """The client of a member is gone: it leaves when the step under way is over, and frees its blocks."""
+        request.leaves = True
+        self.leaving.append(request)
+        self.wake()
+
+    def _abort(self) -> None:
+        """Members that were aborted in the step that is over leave, unless it was their last anyway."""
+        for request in self.leaving:
+            if request.replica is self and request.row in self._members:
+                if request.state == DECODING:
+                    self._leave_decoding(request)
+                else:
+                    self.prefilling.remove(request)
+                self._finish(request)
+        self.leaving = []
+
+    def forget_loading(self, request: Generation) -> None:
+        """A request whose keys and values are on their way here is aborted."""
+        del self._loading[request.row]
+        if request in self.here:
+            self.here.remove(request)
+        for flow in request.flows:
+            self.fleet.links.cancel(flow)
+        request.flows = []
+        self.free += self.blocks_of(self._stored(request))
+        self._told_left(request, True)
+        request.state = OVER
+        self.outstanding -= 1
+        self.wake()
 
     def _preempt(self) -> float:
         """One member gives way; seconds of copying that this takes."""
         request: Generation = self.fleet.call(self.policy.victim, self)
         if request not in self._members.values():
             raise self.fleet.illegal(f"lets {request} give way, which is no member")
+        self._told_left(request, False)
         lag = 0.0
+        swapped = request.state == DECODING and self.service.swap
         if request.state == DECODING:
             self._leave_decoding(request)
             request.left = request.prompt + request.made
-            if self.service.swap:
+            if swapped:
                 request.swapped, request.left = True, 0
                 lag = self._copying(self.blocks_of(self._stored(request)), up=False)
             self._give_back(request)
@@ -189,7 +259,7 @@ class Members(KVMemory):
         del self._members[request.row]
         request.state = QUEUED
         request.paused_at = self.clock._now
-        self.fleet.gave_way(request)
+        self.fleet.gave_way(request, "swap" if swapped else "recompute")
         self._queue(request)
         return lag
 
@@ -215,7 +285,7 @@ class Members(KVMemory):
             request.paused += self.clock._now - request.paused_at
             request.paused_at = NAN
             self._begin(request)
-            self._start_decoding(request)
+            self._start_decoding(request, request.token_at)
         self.here = []
 
     def let_go(self, request: Generation) -> None:

@@ -20,6 +20,7 @@ from sim.model.record import (
     LAUNCH_COMPLETED,
     LAUNCH_RUNNING,
     NOT_ARRIVED,
+    PREEMPTIONS,
     STAGE_SPANS,
     UNFINISHED,
     Record,
@@ -37,6 +38,10 @@ ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "
 """A launch that was not both plain and complete; the first six are whole numbers."""
 WIDTH = len(ROW)
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
+STEPS = (
+    "replica", "start", "end", "steps", "sequences", "prompt_tokens", "free_start", "free_end", "cached", "running",
+    "waiting", "first_end", "since", "fresh",
+)  # fmt: skip
 BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
 BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
 
@@ -59,6 +64,12 @@ class Recorder:
         self.batched = False
         self._first_token: array | None = None
         self._detail: dict[str, array] = {}
+        self.steps = array("d")
+        """Steps of replicas of language models, a row (STEPS) for those that are one event."""
+        self._gaps = array("d")
+        """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
+        self._replicas: list[tuple[str, int, int, int]] = []
+        """Of each replica its service, number, KV blocks and place."""
         self._rows = array("d")
         """Launches, row after row (ROW)."""
         self._launches: dict[str, np.ndarray] = {}
@@ -97,7 +108,7 @@ class Recorder:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
         if column is None:
-            kind = "i" if name in ("preemptions", "migrations", "batch") else "d"
+            kind = "i" if name.startswith("preemptions") or name in ("migrations", "batch") else "d"
             column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
         return column
 
@@ -178,6 +189,15 @@ class Recorder:
         self._groups[len(self._rows) // WIDTH] = ()  # what its requests received is counted by itself
         self._rows.extend((number, task, members, 0, place, outcome, *times, busy, energy, 0.0))
         self.batched = True
+
+    def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
+        """The number by which a new replica stands in the rows of its steps."""
+        self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
+        return len(self._replicas) - 1
+
+    def token_gap(self, time: float, before: float) -> None:
+        """A token came, and the one before it at another time than those of the other sequences."""
+        self._gaps.extend((time, time - before))
 
     def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
         """Requests of a slice end without having run."""
@@ -303,10 +323,24 @@ class Recorder:
             first_token=None if self._first_token is None else _array(self._first_token, "d"),
             reasons=self.reasons,
             launches=launches,
+            steps=self._step_columns(),
+            token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None,
+            replicas=self._replicas,
+            preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
+                            if f"preemptions_{name}" in detail},
+            cached_tokens=detail.get("cached_tokens"),
             device_log=sorted(self.device_log, key=lambda row: row[0]),
             holds=self.holds,
             stats=stats,
         )
+
+    def _step_columns(self) -> dict[str, np.ndarray] | None:
+        if not self._replicas:
+            return None
+        table = np.array(self.steps).reshape(-1, len(STEPS)).T
+        whole = set(STEPS) - {"start", "end", "first_end", "since"}
+        columns = zip(STEPS, table, strict=True)
+        return {name: column.astype("q") if name in whole else column.copy() for name, column in columns}
 
     def _merged_launches(
         self,

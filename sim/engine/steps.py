@@ -7,6 +7,7 @@ a sequence), so the time of many steps has a closed form.
 from __future__ import annotations
 
 import math
+from array import array
 from heapq import heappop
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 class Steps(Members):
     """The steps under way and those done."""
 
+    code: int
+    rows: array[float]
+
     def _stand_still(self, service: LanguageService, placement: Placement) -> None:
         self.width = placement.mode.width
         self.times = service.step
@@ -35,6 +39,8 @@ class Steps(Members):
         """When they are over."""
         self.last = False
         """Is the step under way the last of them, and its end its own?"""
+        self.first_at = NAN
+        """When the first of the steps under way was over, if it was before the speed changed."""
         self.rate = self.power = 1.0
         """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
         self.worked = 0.0
@@ -47,6 +53,8 @@ class Steps(Members):
         self.share = 0.0
         """Seconds computed by a member that has decoded all the time: each step is divided evenly among its members."""
         self.copied = 0.0
+        self.reading = 0
+        """Prompt tokens of the step under way."""
 
     def _cut(self) -> None:
         """End the jump with the step under way."""
@@ -87,8 +95,9 @@ class Steps(Members):
         if (rate, power) == (self.rate, self.power):
             return
         if self.stepping:
-            if self.count > 1:
+            if self.count > 1 and not self.last:
                 self._cut()
+                self.first_at = self._after(1) if self.count > 1 else NAN
             begun = self.began + self.lag
             self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
             self.worked_until = max(now, begun)
@@ -113,10 +122,11 @@ class Steps(Members):
         if self.last or self.power != 1.0:  # most steps by far are nominal
             computed = self._powered(computed, self.clock._now)
         part = computed / (len(self.prefill) + (self.decoding if self.decodes else 0))
+        growth = self._row(self.clock._now)
         if self.decodes:
             self.share += part
             steps = self.count
-            self._take(self._growth(steps))
+            self._take(growth)
             self.context += self.decoding * steps
             self.steps += steps
             ends = self.ends
@@ -128,19 +138,71 @@ class Steps(Members):
         for request, tokens in self.prefill:
             request.seconds += part
             request.left -= tokens
-            if not request.left:
+            if not request.left and not request.leaves:
                 self.prefilling.remove(request)
                 self._prefilled(request)
         self.prefill = []
+        self.reading = 0
 
-    def _jump(self) -> None:
-        """Decode until a sequence ends or blocks run out."""
+    def _row(self, end: float) -> int:
+        """A row for the steps that end now, before their tokens are counted; the KV blocks that these take."""
+        count = self.count
+        first, sequences, growth, since, fresh = end, 0, 0, NAN, 0
+        if self.decodes:
+            sequences = self.decoding
+            growth = self._growth(count)
+            if count > 1:
+                first = self.first_at if self.last else self._after(1)
+            since = self.decoded_at
+            if self.fresh:
+                fresh = len(self.fresh)
+                self._fresh_gaps(first)
+            self.decoded_at = end
+        size = len(self._members) + len(self._loading)
+        cached = 0 if self.cache is None else len(self.cache.idle) * self.cache.each
+        self.rows.extend((
+            self.code, self.began, end, count, sequences, self.reading, self.free, self.free - growth, cached, size,
+            self.outstanding - size, first, since, fresh,
+        ))  # fmt: skip
+        return growth
+
+    def _fresh_gaps(self, first: float) -> None:
+        """Sequences whose last token did not come at the end of the last step that decoded."""
+        for token_at in self.fresh.values():
+            self.fleet.recorder.token_gap(first, token_at)
+        self.fresh.clear()
+
+    def _cut_row(self, end: float) -> None:
+        """A row for the steps under way that were over when the run ended."""
+        if not self.decodes or self.count < 2:
+            return
+        self._cut()
+        self.count -= 1
+        self._row(self._after(self.count))
+
+    def _jump(self, gave_way: bool) -> None:
+        """Decode until a sequence ends, blocks run out, or the policy may let the head of those who wait join.
+
+        gave_way: somebody had to at this boundary, so nobody was asked whether to join.
+        """
         ends = self.ends
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self:
             heappop(ends)
         self.decodes = True
-        self.count = self._until_full(ends[0][0] - self.steps)
+        count = self._until_full(ends[0][0] - self.steps)
+        if count > 1 and self.policy.changes and self.outstanding > len(self._members):
+            count = 1 if gave_way else self._steady(count)
+        self.count = count
         self._end_at(self._after(self.count))
+
+    def _steady(self, count: int) -> int:
+        """How many of so many steps pass before the head of those who wait is asked for again."""
+        if self.head is None:
+            return count
+        steps: int = self.fleet.call(self.policy.steady, self, self.head, count)
+        if steps < 1:
+            raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
+        return min(count, steps)
 
     def _checked(self) -> int:
         """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
@@ -153,8 +215,10 @@ class Steps(Members):
                 raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
             seen[request.row] = None
             total += tokens
-        if self.service.chunk is not None and total > self.service.chunk:
-            raise self.fleet.illegal(f"prefills {total} tokens in one step; the chunk is {self.service.chunk}")
+        budget, decoding = self.service.budget, self.decoding if self.decodes else 0
+        if budget is not None and total + decoding > budget:
+            text = f"prefills {total} tokens and decodes {decoding} in one step"
+            raise self.fleet.illegal(f"{text}; a step takes {budget} (max_num_batched_tokens)")
         if not total and not self.decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total

@@ -19,9 +19,11 @@ from sim.model.randomness import RandomTree
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Tasks
 
-NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED = -1, 0, 1, 2, 3, 4
+NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED, ABORTED = -1, 0, 1, 2, 3, 4, 5
 STATUS_NAMES = {UNFINISHED: "unfinished", COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired",
-                FAILED: "failed"}  # fmt: skip
+                FAILED: "failed", ABORTED: "aborted"}  # fmt: skip
+PREEMPTIONS = ("recompute", "swap", "failure")
+"""How requests to language models lose their place: read again, copied to the host, or their replica failed."""
 
 LAUNCH_COMPLETED, LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_RUNNING = range(5)
 OUTCOME_NAMES = {LAUNCH_COMPLETED: "completed", LAUNCH_STOPPED: "stopped", LAUNCH_LOST: "lost",
@@ -94,6 +96,9 @@ class Record:
     only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.
+    `steps`: columns of the steps of language models (`sim.results.steps`), `token_gaps` (time, seconds) the gaps
+    between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
+    `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
     `first_token` is when a request to a language model had its first token, None where there are none.
     `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
     derived from `compute`.
@@ -126,6 +131,11 @@ class Record:
     energy: np.ndarray | None = None
     batch: np.ndarray | None = None
     first_token: np.ndarray | None = None
+    steps: dict[str, np.ndarray] | None = None
+    token_gaps: np.ndarray | None = None
+    replicas: list[tuple[str, int, int, int]] = field(default_factory=list)
+    preemptions_by: dict[str, np.ndarray] = field(default_factory=dict)
+    cached_tokens: np.ndarray | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     launches: dict[str, np.ndarray] | None = None
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)

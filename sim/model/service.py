@@ -143,7 +143,7 @@ class LanguageService:
     `rows` are its rows of `Tasks`, whose columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     requests are; they alone have its one mode, a replica on `gpus` devices of one node.  The keys and values of
     `block` tokens fill one KV block, of which a replica has `blocks`; `token_bytes` is what one token's take.
-    `chunk`: most prompt tokens of a step, None for whole prompts.
+    `budget`: most tokens of a step, those that it decodes and those of prompts together; None: no limit.
     """
 
     name: str
@@ -154,8 +154,12 @@ class LanguageService:
     block: int = 16
     token_bytes: int = 0
     weights: int = 0
-    chunk: int | None = None
+    budget: int | None = None
     max_sequences: int = 256
+    max_output: int | None = None
+    """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
+    timeout: float = math.inf
+    """Seconds after which a client aborts its request, running or not."""
     swap: bool = False
     """Are sequences that must give way copied to the host, rather than computed again?"""
     replicas: int = 1

@@ -9,7 +9,7 @@ out.  It never sees how long an answer will be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -22,8 +22,13 @@ class Generation(Protocol):
 
     arrival: float
     priority: float
+    weight: float
+    client: str
+    """Who has sent it: its `user`."""
     prompt: int
     """Tokens of the prompt."""
+    longest: int
+    """Tokens of the longest answer that it announces (`max_output_tokens` of the service); 0: it announces none."""
 
     @property
     def produced(self) -> int:
@@ -71,6 +76,16 @@ class Replica(Protocol):
         ...
 
     @property
+    def waiting_clients(self) -> Sequence[str]:
+        """Clients with requests that wait (`by_client` only)."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Steps so far in which it has decoded."""
+        ...
+
+    @property
     def free_blocks(self) -> int:
         """KV blocks that nobody holds."""
         ...
@@ -98,17 +113,43 @@ class IterationPolicy:
     iterates: ClassVar[bool] = True
     """It batches by iterations, so it is for language models; policies that form whole batches are not."""
 
-    max_prompt_tokens: int | None = None
-    """A step begins no further prompt once it reads this many tokens; None: it begins any number.  A load for which
-    that is too little is a warning of the run."""
+    reserves: bool = False
+    """Does it admit by the longest answers that requests announce?  A service whose requests announce none is then
+    refused, and a request that never fits is rejected."""
+
+    by_client: bool = False
+    """Do requests wait in a line for each client, of which `turn` names the next?"""
+
+    changes: bool = False
+    """May its answers change while a replica only decodes and nobody comes or goes?  Then it says when (`steady`)."""
 
     def key(self, request: Generation) -> Any:
         """The order of the waiting requests, least first; constant while one waits."""
         return request.arrival
 
+    def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
+        """Whose turn is it?  The client whose first request is the next to join (`by_client` only)."""
+        raise NotImplementedError
+
+    def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
+        """A request is about to wait; so far these clients have some that do (`by_client` only)."""
+
+    def joined(self, replica: Replica, request: Generation) -> None:
+        """A request joins the replica (`by_client` only)."""
+
+    def left(self, replica: Replica, request: Generation, over: bool) -> None:
+        """A request that had joined leaves the replica: it is over, or it gives way (`by_client` only)."""
+
     def admits(self, replica: Replica, request: Generation) -> bool:
         """May the head of the waiting requests join?  The engine has seen to it that it fits."""
         return True
+
+    def steady(self, replica: Replica, request: Generation, steps: int) -> int:
+        """How many of so many steps, which only decode, may pass before it must be asked again (`changes` only)?
+
+        request: the head of the waiting requests, which may not join now.  At least one; too few costs time only.
+        """
+        return steps
 
     def step(self, replica: Replica) -> Step:
         """What the next step does.  At least one member prefills or decodes."""

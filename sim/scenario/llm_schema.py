@@ -12,7 +12,7 @@ from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
 from sim.scenario.service_schema import Service
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 
 
 def _as_table(value: Any) -> Any:
@@ -60,8 +60,10 @@ class StepTime(Model):
 class Cache(Model):
     """Keys and values: bytes a token, and how many tokens a block holds."""
 
-    per_token: Annotated[Bytes, Field(gt=0)]
-    """Bytes of keys and values for one token, on all GPUs of a replica together."""
+    per_token: Annotated[Bytes, Field(gt=0)] | None = None
+    """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
+    tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
+    """Tokens whose keys and values a replica holds; as many as fit next to the model unless given."""
     block: Annotated[Count, Field(le=65_536)] = 16
     """Tokens in a block of memory, 16 unless given."""
 
@@ -69,7 +71,7 @@ class Cache(Model):
 class Prefixes(Model):
     """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
 
-    tokens: Annotated[Count, Field(le=MOST_TOKENS)] = 512
+    tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for, 512 unless given."""
 
 
@@ -131,10 +133,15 @@ class LanguageModel(Model):
     """Bytes of weights of one replica, on its devices together; 0 unless given."""
     kv: Cache | None = None
     """Memory that keys and values take; without it memory is no limit."""
-    prefill_chunk: Annotated[Count, Field(le=MOST_TOKENS)] | None = None
-    """Most prompt tokens that a step reads; whole prompts unless given."""
-    max_sequences: Annotated[Count, Field(le=1_000_000)] = 256
-    """Most requests in a replica at a time; 256, or as many as were measured, unless given."""
+    max_num_batched_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
+    """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
+    max_num_seqs: Annotated[Count, Field(le=1_000_000)] = 256
+    """Most requests in a replica at a time; unless given 256, or fewer if no more were measured or fit into a step."""
+    max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
+    """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
+    given."""
+    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    """Time after its arrival at which a client aborts a request, even one that runs; endless unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """When memory runs out: recompute (default) or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
@@ -154,6 +161,7 @@ class LanguageModel(Model):
     def _whole(self) -> LanguageModel:
         step = self.step
         self._measured_numbers()
+        self._batch_limits()
         if not step.fixed and not ((step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
         decoding = step.fixed + step.per_sequence
@@ -185,23 +193,43 @@ class LanguageModel(Model):
     def most_sequences(self) -> int:
         """Most requests in a replica: unless it is given, no more than were measured."""
         decode = self.step.decode
-        if "max_sequences" in self.model_fields_set or decode is None or decode.measured is None or decode.extrapolate:
-            return self.max_sequences
-        return min(self.max_sequences, decode.measured.sizes[-1])
+        if "max_num_seqs" in self.model_fields_set:
+            return self.max_num_seqs
+        most = self.max_num_seqs
+        if self.max_num_batched_tokens is not None:
+            most = min(most, self.max_num_batched_tokens)
+        if decode is None or decode.measured is None or decode.extrapolate:
+            return most
+        return min(most, decode.measured.sizes[-1])
+
+    def _batch_limits(self) -> None:
+        """A step has a token for every sequence, and a replica room for more than one announced answer."""
+        budget, kv = self.max_num_batched_tokens, self.kv
+        if budget is not None and "max_num_seqs" in self.model_fields_set and budget < self.max_num_seqs:
+            text = f"a step of {budget:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
+            raise KeyProblem("max_num_batched_tokens", f"{text}; let it be at least {self.max_num_seqs:,}")
+        if kv is None:
+            return
+        if kv.per_token is None and kv.tokens is None:
+            raise KeyProblem("kv", "how much fits?  Give per_token (bytes), or tokens (of a replica)")
+        if kv.tokens is not None and kv.tokens < kv.block:
+            raise KeyProblem("kv", f"{kv.tokens:,} tokens do not fill one block of {kv.block}")
+        if kv.per_token is None and (self.preemption == "swap" or self.disaggregated is not None):
+            raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
 
     def _measured_numbers(self) -> None:
         """No step is larger than what was measured, unless the table says that it goes on."""
         decode, prefill = self.step.decode, self.step.prefill
         if decode is not None and decode.measured is not None and not decode.extrapolate:
             largest = decode.measured.sizes[-1]
-            if "max_sequences" in self.model_fields_set and self.max_sequences > largest:
+            if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > largest:
                 text = f"the largest measured number of step.decode is {largest}; extrapolate: true there goes beyond"
-                raise KeyProblem("max_sequences", text)
+                raise KeyProblem("max_num_seqs", text)
         if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
             largest = prefill.measured.sizes[-1]
-            if self.prefill_chunk is None or self.prefill_chunk > largest:
+            if self.max_num_batched_tokens is None or self.max_num_batched_tokens > largest:
                 text = f"the largest measured number of step.prefill is {largest}; extrapolate: true there goes beyond"
-                raise KeyProblem("prefill_chunk", f"{text}, or let a step read no more than that")
+                raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
 
 
 def _kind(value: Any) -> str:

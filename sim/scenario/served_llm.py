@@ -74,10 +74,10 @@ class ServedLanguage:
             text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
         stream = self.context.random.stream
-        self.extra = {
+        self.extra = self._within({
             f"{key}_tokens": whole(getattr(demand.tokens, key).sample(stream("tokens", *label, key), n))
             for key in ("prompt", "output")
-        }
+        })
         return [(self.mode(), self.alone())]
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
@@ -86,11 +86,19 @@ class ServedLanguage:
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
-        self.extra = {name: whole(extra[name]) for name in TOKENS}
+        self.extra = self._within({name: whole(extra[name]) for name in TOKENS})
         return [(self.mode(), self.alone())]
 
+    def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Answers end where they are as long as announced."""
+        longest = self.service.max_output_tokens
+        if isinstance(longest, int):
+            extra["output_tokens"] = np.minimum(extra["output_tokens"], longest)
+        return extra
+
     def alone(self) -> np.ndarray:
-        return self.times.alone(self.extra["prompt_tokens"], self.extra["output_tokens"], self.service.prefill_chunk)
+        prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
+        return self.times.alone(prompt, output, self.service.max_num_batched_tokens)
 
     def finish(self, stream: Stream, entry: Entry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
@@ -114,39 +122,39 @@ class ServedLanguage:
         rate = _rate(entry, stream)
 
         def overload(batching: IterationPolicy, policy: str) -> str | None:
-            """The fullest steps serve the most requests; a policy may stop short of them."""
-            cap = batching.max_prompt_tokens
-            most = self._capacity(prompt, output, None)
+            """The fullest steps serve the most requests."""
+            most, budget = self._capacity(prompt, output, None), self.service.max_num_batched_tokens
             if rate > most:
                 return (
                     f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {most:.4g}/s: "
                     "the queue grows without bound"
                 )
-            if cap is not None and rate > (capped := self._capacity(prompt, output, cap)):
+            if budget is not None and rate > (limited := self._capacity(prompt, output, budget)):
                 return (
-                    f"{self.name}: {rate:.4g} requests/s arrive, and {policy} begins no further prompt once a step "
-                    f"reads {cap:,} tokens (max_prompt_tokens), with which its replicas serve at most {capped:.4g}/s: "
-                    f"the load cannot be sustained; without that limit they serve {most:.4g}/s"
+                    f"{self.name}: {rate:.4g} requests/s arrive, and with at most {budget:,} tokens in a step "
+                    f"(max_num_batched_tokens) its replicas serve at most {limited:.4g}/s: the load cannot be "
+                    f"sustained; without that limit they serve {most:.4g}/s"
                 )
             return None
 
         stream.overload = overload
 
-    def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_prompt_tokens: int | None) -> float:
+    def _capacity(self, prompt: np.ndarray, output: np.ndarray, budget: int | None) -> float:
         """Requests per second that its replicas can serve: a request takes its tokens, and a share of its steps.
 
-        A step that decodes is shared by max_sequences, one that reads prompts by those that the policy lets begin; at
-        best the same steps do both.
+        A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
+        step (`budget`); at best the same steps do both.
         """
         times, service = self.times, self.service
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         decoding = float(decodes.mean()) / service.most_sequences
-        reading = 0.0 if max_prompt_tokens is None else float(np.minimum(1.0, prompt / max_prompt_tokens).mean())
+        reading = 0.0 if budget is None else float(prompt.mean()) / budget
+        filled = 0.0 if budget is None else float((prompt + decodes).mean()) / budget
         per_sequence, per_prompt_token = times.least(service.most_sequences)
         decode = float((per_sequence * decodes + times.per_context_token * context).mean())
         prefill = float((per_prompt_token * prompt).mean())
-        both = prefill + decode + times.fixed * max(decoding, reading)
+        both = prefill + decode + times.fixed * max(decoding, filled)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
         loads = [(most, both)]
         if service.disaggregated is not None:
@@ -192,7 +200,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
 
 def whole(values: np.ndarray) -> np.ndarray:
     """Tokens as whole numbers, at least one."""
-    return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MOST_TOKENS).astype(np.int64)
+    return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
 
 
 def replicas_of(service: llm_schema.LanguageModel) -> int:
@@ -204,8 +212,9 @@ def replicas_of(service: llm_schema.LanguageModel) -> int:
 
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
     """KV blocks that fit beside the weights into the memory of a replica."""
+    limit = None if service.kv is None else service.kv.tokens
     if device.memory is None:
-        return UNLIMITED
+        return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
     memory = device.memory * service.gpus
     what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
     room = memory - service.model
@@ -213,6 +222,13 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
         raise served._fail("model", f"the model needs {service.model / 1e9:g} GB, {what} has {memory / 1e9:g} GB")
     if service.kv is None:
         return UNLIMITED
+    if limit is not None:
+        need = service.model + limit * (service.kv.per_token or 0)
+        if need > memory and served is not None:
+            text = f"the model and {limit:,} tokens need {need / 1e9:g} GB, {what} has {memory / 1e9:g} GB"
+            raise served._fail("kv", text)
+        return limit // service.kv.block
+    assert service.kv.per_token is not None
     blocks = room // (service.kv.per_token * service.kv.block)
     if blocks < 1 and served is not None:
         raise served._fail("kv", f"not even one block fits beside the model into the {memory / 1e9:g} GB of {what}")
@@ -237,10 +253,12 @@ def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tas
                 step_times(service),
                 blocks_of(service, shape.modes[0].type),
                 16 if service.kv is None else service.kv.block,
-                0 if service.kv is None else service.kv.per_token,
+                0 if service.kv is None else service.kv.per_token or 0,
                 service.model,
-                service.prefill_chunk,
+                service.max_num_batched_tokens,
                 service.most_sequences,
+                0 if service.max_output_tokens == "exact" else service.max_output_tokens,
+                math.inf if service.timeout is None else service.timeout,
                 service.preemption == "swap",
                 replicas_of(service),
                 0 if separate is None else separate.prefill,
