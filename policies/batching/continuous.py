@@ -96,25 +96,27 @@ class Continuous(IterationPolicy):
             return False
         if not replica.size:
             return True
-        if self._pause(replica) > 0 or not self._fits_step(replica, request):
+        if self.min_decode_steps and self._pause(replica) > 0:
+            return False
+        budget = replica.service.budget
+        if budget is not None and not self._fits_step(replica, request, budget):
             return False
         if self.reserves and self._excess(replica, request, 0) > 0:
             return False
-        left = replica.free_blocks - replica.blocks_for(request)
-        return not self.watermark or left >= self.watermark * replica.service.blocks
+        if not self.watermark:
+            return True
+        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.service.blocks
 
     def _pause(self, replica: Replica) -> int:
         """Steps to decode before a prompt may be read again."""
-        if not self.min_decode_steps or not replica.decoding:
+        if not replica.decoding:
             return 0
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
-    def _fits_step(self, replica: Replica, request: Generation) -> bool:
+    def _fits_step(self, replica: Replica, request: Generation, budget: int) -> bool:
         """Has the next step room for tokens of it?"""
-        budget = replica.service.budget
-        if budget is None:
-            return True
-        reading = sum(other.left for other in replica.prefilling)
+        prefilling = replica.prefilling
+        reading = sum([other.left for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
             return replica.decoding + reading < budget
         return not reading or reading + request.left - replica.cached(request) <= budget
@@ -142,7 +144,9 @@ class Continuous(IterationPolicy):
         return most
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        pause = self._pause(replica)
+        if self.phases == "decode_first":
+            return steps  # nobody joins before an answer ends
+        pause = self._pause(replica) if self.min_decode_steps else 0
         if pause > 0:
             return min(steps, pause)
         if self.by_client:
@@ -183,14 +187,19 @@ class Continuous(IterationPolicy):
         prefilling = replica.prefilling
         if not prefilling:
             return Step()
-        self._read_at[replica.number] = replica.steps
+        if self.min_decode_steps:
+            self._read_at[replica.number] = replica.steps
         mixed, budget = self.phases == "mixed", replica.service.budget
-        room = math.inf if budget is None else budget - (replica.decoding if mixed else 0)
+        if budget is None:
+            return Step([(request, request.left) for request in prefilling], mixed)
+        room = budget - replica.decoding if mixed else budget
         prefill: list[tuple[Any, int]] = []
         for request in prefilling:
-            take = int(min(request.left, room))
-            if not take or (not mixed and prefill and take < request.left):
-                break
+            take = request.left
+            if take > room:
+                if not room or (prefill and not mixed):
+                    break
+                take = room
             prefill.append((request, take))
             room -= take
         return Step(prefill, mixed)

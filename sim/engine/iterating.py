@@ -69,7 +69,7 @@ class Replica(Steps):
         request.state = QUEUED
         request.period = -1
         self.outstanding += 1
-        if self.stepping and self.policy.by_client:
+        if self.by_client and self.stepping:
             self.coming.append(request)
             self.wake()
             return

@@ -30,7 +30,8 @@ class Members(KVMemory):
 
     def _nobody(self) -> None:
         self.outstanding = 0
-        self.line: Line = (Lines if self.policy.by_client else Line)(self)  # type: ignore[arg-type]
+        self.by_client: bool = self.policy.by_client
+        self.line: Line = (Lines if self.by_client else Line)(self)  # type: ignore[arg-type]
         """Who waits."""
         self._members: dict[int, Generation] = {}
         self._loading: dict[int, Generation] = {}
@@ -89,7 +90,7 @@ class Members(KVMemory):
         line, most = self.line, self.service.max_sequences
         lag = 0.0
         self.head = None
-        while self.size < most:
+        while len(self._members) + len(self._loading) < most:
             request = self.head = line.head()
             if request is None:
                 break
@@ -105,7 +106,7 @@ class Members(KVMemory):
         return lag
 
     def _enter(self, request: Generation) -> float:
-        if self.policy.by_client:
+        if self.by_client:
             self.fleet.call(self.policy.joined, self, request)
         self.fleet.joined(request, self)  # type: ignore[arg-type]
         if request.source is not None:
@@ -193,7 +194,8 @@ class Members(KVMemory):
 
     def _finish(self, request: Generation) -> None:
         """It has its last token, or its client has aborted it."""
-        self._told_left(request, True)
+        if self.by_client:
+            self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
         del self._members[request.row]
@@ -203,7 +205,7 @@ class Members(KVMemory):
         self.fleet.finished(request, self)  # type: ignore[arg-type]
 
     def _told_left(self, request: Generation, over: bool) -> None:
-        if self.policy.by_client:
+        if self.by_client:
             self.fleet.call(self.policy.left, self, request, over)
 
     def abort(self, request: Generation) -> None:

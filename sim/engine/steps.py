@@ -7,13 +7,13 @@ a sequence), so the time of many steps has a closed form.
 from __future__ import annotations
 
 import math
-from array import array
 from heapq import heappop
 from typing import TYPE_CHECKING
 
 from sim.engine.clock import FINISH
 from sim.engine.generation import DECODING, NAN, PREFILLING, Generation
 from sim.engine.members import Members
+from sim.engine.recorder import pack_steps
 from sim.model.service import LanguageService
 
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ class Steps(Members):
     """The steps under way and those done."""
 
     code: int
-    rows: array[float]
+    rows: bytearray
 
     def _stand_still(self, service: LanguageService, placement: Placement) -> None:
         self.width = placement.mode.width
         self.times = service.step
+        self.changes: bool = self.policy.changes
         self.stepping = False
         self.began = 0.0
         """When the steps under way began; `lag` seconds of copying come before the first."""
@@ -39,8 +40,6 @@ class Steps(Members):
         """When they are over."""
         self.last = False
         """Is the step under way the last of them, and its end its own?"""
-        self.first_at = NAN
-        """When the first of the steps under way was over, if it was before the speed changed."""
         self.rate = self.power = 1.0
         """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
         self.worked = 0.0
@@ -95,9 +94,8 @@ class Steps(Members):
         if (rate, power) == (self.rate, self.power):
             return
         if self.stepping:
-            if self.count > 1 and not self.last:
+            if self.count > 1:
                 self._cut()
-                self.first_at = self._after(1) if self.count > 1 else NAN
             begun = self.began + self.lag
             self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
             self.worked_until = max(now, begun)
@@ -146,31 +144,31 @@ class Steps(Members):
 
     def _row(self, end: float) -> int:
         """A row for the steps that end now, before their tokens are counted; the KV blocks that these take."""
-        count = self.count
-        first, sequences, growth, since, fresh = end, 0, 0, NAN, 0
+        sequences = growth = fresh = 0
         if self.decodes:
             sequences = self.decoding
-            growth = self._growth(count)
-            if count > 1:
-                first = self.first_at if self.last else self._after(1)
-            since = self.decoded_at
+            growth = self._growth(self.count)
             if self.fresh:
-                fresh = len(self.fresh)
-                self._fresh_gaps(first)
+                fresh = self._fresh_gaps(end)
             self.decoded_at = end
-        size = len(self._members) + len(self._loading)
-        cached = 0 if self.cache is None else len(self.cache.idle) * self.cache.each
-        self.rows.extend((
-            self.code, self.began, end, count, sequences, self.reading, self.free, self.free - growth, cached, size,
-            self.outstanding - size, first, since, fresh,
+        cache = self.cache
+        running = len(self._members)
+        if self._loading:
+            running += len(self._loading)
+        self.rows.extend(pack_steps(
+            self.began, end, self.code, self.count, sequences, self.reading, self.context, self.free, growth,
+            0 if cache is None else len(cache.idle) * cache.each, running, self.outstanding - running, fresh,
         ))  # fmt: skip
         return growth
 
-    def _fresh_gaps(self, first: float) -> None:
-        """Sequences whose last token did not come at the end of the last step that decoded."""
+    def _fresh_gaps(self, end: float) -> int:
+        """Note sequences whose last token did not come at the end of the last step that decoded; how many they are."""
+        first = self._after(1) if self.count > 1 and not self.last else self.began + (end - self.began) / self.count
         for token_at in self.fresh.values():
             self.fleet.recorder.token_gap(first, token_at)
+        fresh = len(self.fresh)
         self.fresh.clear()
+        return fresh
 
     def _cut_row(self, end: float) -> None:
         """A row for the steps under way that were over when the run ended."""
@@ -178,7 +176,8 @@ class Steps(Members):
             return
         self._cut()
         self.count -= 1
-        self._row(self._after(self.count))
+        if self.count:
+            self._row(self._after(self.count))
 
     def _jump(self, gave_way: bool) -> None:
         """Decode until a sequence ends, blocks run out, or the policy may let the head of those who wait join.
@@ -190,7 +189,7 @@ class Steps(Members):
             heappop(ends)
         self.decodes = True
         count = self._until_full(ends[0][0] - self.steps)
-        if count > 1 and self.policy.changes and self.outstanding > len(self._members):
+        if count > 1 and self.changes and self.outstanding > len(self._members):
             count = 1 if gave_way else self._steady(count)
         self.count = count
         self._end_at(self._after(self.count))
