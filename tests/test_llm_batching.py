@@ -12,6 +12,7 @@ from tiers import spread
 
 from sim.engine.simulation import Simulation
 from sim.model.record import ABORTED
+from sim.results.steps import steps_table, token_gaps
 from sim.scenario.scenario import load
 from sim.testing.audit import audit
 
@@ -90,3 +91,12 @@ def test_every_rule_gives_what_single_steps_give(seed):
     if rules["reserve"] == "whole":
         assert not sum(known.stops)
     assert audit(record) == []
+    gaps, number = token_gaps(record)
+    assert np.allclose(np.sort(np.repeat(gaps, number.astype(int))), np.sort(known.gaps), rtol=1e-9, atol=1e-12)
+    rows, single = steps_table(record), np.array(known.rows)
+    assert rows["steps"].sum() == len(single)
+    assert rows["tokens"].sum() == single[:, 2].sum()
+    assert rows["running"].max() == single[:, 4].max()
+    assert rows["kv_used"].max() == single[:, 3].max() <= rows["kv_blocks"].min()
+    assert (rows["kv_used"] + rows["kv_free"] == rows["kv_blocks"]).all()
+    assert (rows["kv_used_start"] <= rows["kv_used"]).all() and (rows["kv_free"] >= 0).all()

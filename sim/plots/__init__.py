@@ -18,6 +18,7 @@ from sim.plots.groups import groups
 from sim.plots.heat_map import heat_map
 from sim.plots.over_time import over_time
 from sim.plots.power import power
+from sim.plots.serving import serving
 from sim.plots.shelves import shelves
 from sim.plots.sweeps import against, sweep_map
 from sim.plots.timeline import timeline
@@ -25,5 +26,5 @@ from sim.plots.tradeoff import pareto, regret
 
 __all__ = [
     "against", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups", "heat_map",
-    "over_time", "pareto", "power", "regret", "shelves", "sweep_map", "timeline",
+    "over_time", "pareto", "power", "regret", "serving", "shelves", "sweep_map", "timeline",
 ]  # fmt: skip

@@ -206,7 +206,7 @@ def _fates(figures: Figures) -> str:
     total, _ = figures("tasks")
     fates = [
         f"{figures.text(fate)} {fate}"
-        for fate in ("completed", "rejected", "expired", "failed", "unfinished")
+        for fate in ("completed", "rejected", "expired", "failed", "aborted", "unfinished")
         if figures(fate)[0] > 0
     ]
     if fates == [f"{figures.text('tasks')} completed"] or not total:

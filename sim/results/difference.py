@@ -254,7 +254,7 @@ def _sentences(found: Difference) -> Any:
 
 
 _ENDINGS = {"completed": "completed", "rejected": "were rejected", "expired": "expired", "failed": "failed",
-            "unfinished": "were unfinished"}  # fmt: skip
+            "aborted": "were aborted", "unfinished": "were unfinished"}  # fmt: skip
 
 
 def _change(found: Difference) -> str:

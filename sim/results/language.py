@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.model.record import COMPLETED, UNFINISHED, Record, RunInput
+from sim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunInput
 
 
 def rows_of(run: RunInput) -> np.ndarray:
@@ -35,8 +35,22 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
     rows = rows_of(record.input)
     output = _output(record, rows)
     with np.errstate(divide="ignore", invalid="ignore"):
-        further[rows] = np.where(output > 1, (record.finish[rows] - first[rows]) / (output - 1), np.nan)
+        whole = (output > 1) & (record.status[rows] == COMPLETED)
+        further[rows] = np.where(whole, (record.finish[rows] - first[rows]) / (output - 1), np.nan)
     return {"ttft": first - tasks.arrival, "tpot": further}
+
+
+def counts(record: Record) -> dict[str, np.ndarray]:
+    """Columns `preemptions_recompute`, `_swap`, `_failure` of the record's rows, and where prefixes are kept
+    `cached_tokens`: of the prompt those that were there already when the request joined first, NaN if it did not."""
+    if not record.input.language:
+        return {}
+    none = np.zeros(len(record.status), np.int32)
+    found = {f"preemptions_{kind}": record.preemptions_by.get(kind, none) for kind in PREEMPTIONS}
+    if any(service.prefix_block for service in record.input.language):
+        cached = none if record.cached_tokens is None else record.cached_tokens
+        found["cached_tokens"] = np.where(np.isnan(record.start), np.nan, cached)
+    return found
 
 
 def _output(record: Record, rows: np.ndarray) -> np.ndarray:

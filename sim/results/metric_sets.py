@@ -41,7 +41,8 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 def unless_zero(metric: str) -> bool:
     """Is it, of a set, told only where some policy has any?"""
     counts = (
-        "rejected", "expired", "failed", "unfinished", "deadline_after_end", "preemptions", "migrations", "gpu_seconds",
+        "rejected", "expired", "failed", "unfinished", "aborted", "deadline_after_end", "preemptions", "migrations",
+        "gpu_seconds", "preemptions_recompute", "preemptions_swap", "preemptions_failure",
     )  # fmt: skip
     return metric in counts or metric.endswith("_j")
 

@@ -19,6 +19,7 @@ import pandas as pd
 from sim.errors import UnknownName
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
 from sim.results import language
+from sim.results.language_metrics import OF_LANGUAGE, OF_THE_RUN
 from sim.results.launches import launches_of
 from sim.results.tables import SLOWDOWN_BOUND, bound_name
 from sim.results.usage import Usage, overlap
@@ -382,10 +383,11 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     for column, meaning in (("ttft", "time from arrival to the first token"), ("tpot", "time per further token")):
         found |= {name: of_tokens(one, column) for name, one in _statistics(column, meaning).items()}
     found["output_rate"] = output_rate
-    return found
+    return found | OF_LANGUAGE
 
 
-TOKENS = (*(f"{column}_{what}" for column in ("ttft", "tpot") for what in ("mean", *QUANTILES, "max")), "output_rate")
+TOKENS = (*(f"{column}_{what}" for column in ("ttft", "tpot") for what in ("mean", *QUANTILES, "max")), "output_rate",
+          *OF_LANGUAGE)  # fmt: skip
 """Metrics of language models, part of the summary of runs that have some."""
 
 FAIRNESS = ("rho_max", "rho_p95", "rho_unfair_share", "jain")
@@ -408,7 +410,7 @@ RUN_ONLY = frozenset(
         "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
         "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
-        "cost", "cost_per_task", "cache_hit_fraction",
+        "cost", "cost_per_task", "cache_hit_fraction", *OF_THE_RUN,
     }
 )  # fmt: skip
 """Metrics of the whole run, which have no meaning for a group of tasks."""
@@ -416,13 +418,15 @@ RUN_ONLY = frozenset(
 HIGHER_IS_BETTER = frozenset(
     {
         "completed", "throughput", "goodput", "goodput_fraction", "value_fraction", "slo_attainment",
-        "attainment_admitted", "jain", "output_rate",
+        "attainment_admitted", "jain", "output_rate", "prefix_hit_rate", "prefix_tokens_served",
     }
 )  # fmt: skip
 NO_DIRECTION = frozenset(
     {
         "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan",
         "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
+        "kv_used_mean", "kv_used_max", "tokens_per_step", "prefix_tokens_requested", "preemptions_recompute",
+        "preemptions_swap", "preemptions_failure",
     }
 )  # fmt: skip
 """Metrics of which neither more nor less is better: compared, but never won.

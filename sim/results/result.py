@@ -21,6 +21,7 @@ from sim.results.fragmentation import fragmentation_between, fragmentation_over_
 from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
 from sim.results.plans import NOT_PROVEN, told
+from sim.results.steps import steps_table, token_gaps
 from sim.results.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.usage import Usage, devices_table, timeline_table, usage
 from sim.results.wording import at_least, formatter, units_of
@@ -130,6 +131,18 @@ class Result:
     def timeline(self) -> pd.DataFrame:
         """Waiting, running and busy over the whole run, as steps; `timeline_by` has it per type or node."""
         return self._saved("timeline") if self.directory else timeline_table(self.record, self.modes)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row for each event of the replicas of language models; empty where there are none."""
+        if not self.directory:
+            return steps_table(self.record)
+        return self._saved("steps") if "steps.parquet" in self.files else pd.DataFrame()
+
+    @cached_property
+    def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times between two tokens of an answer in the window, and how often each occurred."""
+        return token_gaps(self.record, *self.window)
 
     def timeline_by(self, by: str) -> pd.DataFrame:
         """The timeline with columns for each device "type" or "node" besides."""

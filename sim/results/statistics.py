@@ -21,7 +21,7 @@ SKEW = 6.5
 EXPONENTIAL_KURTOSIS = 6.0
 
 _CONGESTED = (
-    "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "rho_max", "rho_mean", "rho_p95",
+    "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "itl", "rho_max", "rho_mean", "rho_p95",
     "queue_length", "jobs_in_system",
 )  # fmt: skip
 

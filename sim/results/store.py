@@ -4,7 +4,7 @@
                         all other files and of the inputs of the scenario; with a checksum
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
-    tasks.parquet       and launches, devices, timeline
+    tasks.parquet       and launches, devices, timeline; of language models steps
     record/             what the engine wrote down, and its input (`sim.results.saved_input`), for `explain` and metrics
                         that were not asked for yet
 
@@ -23,11 +23,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from sim.errors import DamagedFile, UsageError
 from sim.model.files import flush, naming, temporary_folder, umask, write_text
-from sim.model.record import Record
+from sim.model.record import PREEMPTIONS, Record
 from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
 
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
-LATER = (*(f"{name}.parquet" for name in TABLES), "record/")
+STEPS = "steps"
+"""One more table of runs with language models."""
+LATER = (*(f"{name}.parquet" for name in (*TABLES, STEPS)), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
-_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token")
+_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token",
+             "cached_tokens")  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -95,6 +99,8 @@ def save(result: Result, target: Path) -> Path:
             return
         for name in TABLES:
             write_table(getattr(result, name), folder / f"{name}.parquet")
+        if len(result.steps):
+            write_table(result.steps, folder / f"{STEPS}.parquet")
         write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
@@ -212,7 +218,12 @@ def _save_record(record: Record, folder: Path) -> None:
     columns["arrival"] = record.input.tasks.arrival
     if record.input.tasks.deadline is not None:
         columns["deadline"] = record.input.tasks.deadline
+    columns |= {f"preemptions_{kind}": values for kind, values in record.preemptions_by.items()}
     write_table(pd.DataFrame(columns), folder / "tasks.parquet")
+    if record.steps is not None:
+        write_table(pd.DataFrame(record.steps), folder / "steps.parquet")
+    if record.token_gaps is not None:
+        write_table(pd.DataFrame(record.token_gaps, columns=["time", "gap"]), folder / "gaps.parquet")
     if record.launches is not None:
         write_table(pd.DataFrame(record.launches), folder / "launches.parquet")
     rest = {
@@ -221,6 +232,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "reasons": [[int(task), text] for task, text in record.reasons.items()],
         "device_log": record.device_log,
         "holds": record.holds,
+        "replicas": record.replicas,
         "stats": record.stats,
     }
     text = json.dumps(rest, default=lambda value: value.item())
@@ -282,10 +294,14 @@ def load_record(result: Result) -> Record:
     tasks = read_table(result, "record/tasks.parquet")
     columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in tasks.items()}
     rest = json.loads(verify(directory / "record/rest.json", result.files.get("record/rest.json")).read_bytes())
-    launches = None
-    if (directory / "record" / "launches.parquet").is_file():
-        frame = read_table(result, "record/launches.parquet")
-        launches = {str(name): values.to_numpy() for name, values in frame.items()}
+    def recorded(name: str) -> dict[str, Any] | None:
+        if not (directory / "record" / f"{name}.parquet").is_file():
+            return None
+        frame = read_table(result, f"record/{name}.parquet")
+        return {str(column): values.to_numpy() for column, values in frame.items()}
+
+    gaps = recorded("gaps")
+    kinds = {kind: columns.pop(f"preemptions_{kind}") for kind in PREEMPTIONS if f"preemptions_{kind}" in columns}
     for name in (OBJECTS, ARRAYS):
         verify(directory / "record" / name, result.files.get(f"record/{name}"))
     run = load_input(directory / "record")
@@ -298,7 +314,11 @@ def load_record(result: Result) -> Record:
         **columns,
         places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],
         reasons=dict(rest["reasons"]),
-        launches=launches,
+        launches=recorded("launches"),
+        steps=recorded("steps"),
+        token_gaps=None if gaps is None else np.column_stack([gaps["time"], gaps["gap"]]),
+        replicas=[(service, number, blocks, place) for service, number, blocks, place in rest.get("replicas", [])],
+        preemptions_by=kinds,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
         stats=rest["stats"],

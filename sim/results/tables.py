@@ -95,7 +95,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     columns["energy_j"] = rows(_energy(record, table))
     if record.input.cluster.priced:
         columns["cost"] = rows(_cost(record, table))
-    columns |= {name: rows.copy(values) for name, values in tokens.items()}
+    columns |= {name: rows.copy(values) for name, values in (tokens | language.counts(record)).items()}
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.
         columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))

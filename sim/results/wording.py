@@ -152,6 +152,8 @@ def units_of(metric: str) -> tuple[Unit, ...]:
     """The units in which a metric or a column of tasks is shown."""
     if metric.endswith("_j"):
         return JOULES
+    if metric in ("kv_used_mean", "kv_used_max", "prefix_hit_rate"):
+        return PERCENT
     if metric.endswith(("_utilisation", "_allocation", "_fraction", "_share", "attainment", "attainment_admitted")):
         return PERCENT
     if metric in ("throughput", "goodput"):
@@ -159,7 +161,7 @@ def units_of(metric: str) -> tuple[Unit, ...]:
     if metric == "output_rate":
         return PER_TIME
     stages = ("upload", "compute", "download", "held", "gpu_seconds")
-    times = ("ttft", "tpot", "response", "wait", "makespan", "planned_makespan", *stages)
+    times = ("ttft", "tpot", "itl", "response", "wait", "makespan", "planned_makespan", *stages)
     return SECONDS if metric.startswith(times) and metric != "makespan_ratio" else ((1.0, ""),)
 
 
@@ -167,6 +169,7 @@ _NAMES = {
     "gpu_utilisation": "GPU busy", "cpu_utilisation": "CPU busy", "gpu_allocation": "GPU held",
     "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
     "gpu_seconds": "GPU time", "cost_held": "cost of use", "energy_of_tasks_j": "energy of work",
+    "kv_used_mean": "KV blocks used", "kv_used_max": "KV blocks used at most",
     "rho_max": "ρ max", "rho_p95": "ρ p95", "rho_mean": "ρ mean", "rho_unfair_share": "ρ above 1.1",
 }  # fmt: skip
 

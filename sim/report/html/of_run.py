@@ -114,6 +114,9 @@ def _pictures(outcome: Outcome) -> str:
         parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", told))
         runs = {first.policy or "run": first}
         parts.append(elements.picture(lambda: plots.distributions(runs), "distributions over tasks"))
+    if len(first.steps):
+        told = "What the replicas of language models held, had to do, and did in a step; and the times between tokens."
+        parts.append(elements.picture(lambda: plots.serving(first), "language models over time", told))
     if first.metric("energy_j") > 0:
         parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""

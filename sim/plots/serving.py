@@ -1,0 +1,140 @@
+"""Language models over time: KV memory, requests, what steps do, and the times between tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
+from sim.results.steps import weighted_quantile
+from sim.results.wording import SECONDS, fitting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from sim.results.result import Result
+
+STRETCHES = 400
+"""Lines are means over this many equal stretches of time."""
+
+
+def serving(result: Result) -> Figure:
+    """Draw the replicas of language models: a panel each for KV blocks, requests, tokens a step, and token gaps.
+
+    Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the fullest
+    moment of any replica in each part.  Where memory sets no limit that panel is left out.
+    """
+    rows = result.steps
+    if not len(rows):
+        raise UsageError("there are no language models here, so no steps to draw")
+    end = result.end if result.end > 0 else 1.0
+    edges = np.linspace(0.0, end, STRETCHES + 1)
+    limited = rows["kv_blocks"].notna().any()
+    picture = figure(9.5, 8.4 if limited else 6.4)
+    panels = list(picture.subplots(4 if limited else 3, 1))
+    if limited:
+        _memory(panels[0], rows[rows["kv_blocks"].notna()], edges)
+    _requests(panels[-3], rows, edges)
+    _tokens(panels[-2], rows, edges)
+    for ax in panels[:-1]:
+        tidy(ax)
+        time_axis(ax, 0.0, end)
+        ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.1)
+    for ax in panels[:-2]:
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False)
+    _gaps(panels[-1], result)
+    title(panels[0], describe(result), pad=24)
+    return picture
+
+
+def _means(rows: pd.DataFrame, low: np.ndarray, high: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Of a quantity that each replica has from one value to another in each row the mean over time, all replicas
+    together; 0 between rows."""
+    total = np.zeros(len(edges) - 1)
+    keys = pd.factorize(pd.MultiIndex.from_arrays([rows["service"].astype(str), rows["replica"]]))[0]
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    for key in range(keys.max() + 1):
+        mine = np.flatnonzero(keys == key)
+        mine = mine[np.argsort(end[mine], kind="stable")]
+        area = np.cumsum((low + high)[mine] / 2 * (end - start)[mine])
+        time = np.column_stack([start[mine], end[mine]]).ravel()
+        until = np.column_stack([np.r_[0.0, area[:-1]], area]).ravel()
+        total += np.diff(np.interp(edges, time, until, left=0.0)) / np.diff(edges)
+    return total
+
+
+def _memory(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
+    names = ("kv_used_start", "kv_used", "kv_cached", "kv_blocks")
+    first, last, cached, blocks = (rows[name].to_numpy(dtype=float) for name in names)
+    middle = (edges[:-1] + edges[1:]) / 2
+    replicas = rows.drop_duplicates(["service", "replica"])["kv_blocks"].sum()
+    mean = 100 * _means(rows, first, last, edges) / replicas
+    fullest = np.zeros(len(middle))
+    for time, used in ((rows["start"], first), (rows["end"], last)):
+        place = np.clip(np.searchsorted(edges, time.to_numpy(), side="left") - 1, 0, len(middle) - 1)
+        np.maximum.at(fullest, place, 100 * used / blocks)
+    ax.fill_between(middle, mean, color=BLUE, alpha=0.25, linewidth=0)
+    ax.plot(middle, mean, color=BLUE, linewidth=1.4, label="used, mean")
+    ax.plot(middle, np.maximum(fullest, mean), color=VERMILION, linewidth=0.9, label="used at most")
+    if cached.any():
+        kept = 100 * _means(rows, first + cached, last + cached, edges) / replicas
+        ax.plot(middle, kept, color=GREEN, linewidth=1.2, label="used or kept for prefixes")
+    ax.axhline(100, color=MUTED, linewidth=1, linestyle="--")
+    ax.set_ylim(0, 108)
+    ax.set_ylabel("KV blocks (%)", fontsize=9, color=INK)
+
+
+def _requests(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
+    middle = (edges[:-1] + edges[1:]) / 2
+    for name, color in (("running", BLUE), ("waiting", VERMILION)):
+        values = rows[name].to_numpy(dtype=float)
+        ax.plot(middle, _means(rows, values, values, edges), color=color, linewidth=1.4, label=name)
+    ax.set_ylim(0, None)
+    ax.set_ylabel("requests", fontsize=9, color=INK)
+
+
+def _tokens(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
+    """Tokens that are decoded and read a step, one above the other."""
+    seconds = np.maximum((rows["end"] - rows["start"]).to_numpy(), 1e-12)
+
+    def amount(values: pd.Series) -> np.ndarray:
+        density = values.to_numpy(dtype=float) / seconds
+        return _means(rows, density, density, edges)
+
+    steps = amount(rows["steps"])
+    decoded, read = amount(rows["steps"] * rows["sequences"]), amount(rows["prompt_tokens"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below, above = decoded / steps, (decoded + read) / steps
+    middle = (edges[:-1] + edges[1:]) / 2
+    ax.fill_between(middle, below, color=BLUE, alpha=0.35, linewidth=0, label="decoded")
+    ax.fill_between(middle, below, above, color=GREEN, alpha=0.45, linewidth=0, label="read of prompts")
+    ax.set_ylim(0, None)
+    ax.set_ylabel("tokens a step", fontsize=9, color=INK)
+
+
+def _gaps(ax: Axes, result: Result) -> None:
+    gaps, weights = result.token_gaps
+    if not len(gaps):
+        ax.set_axis_off()
+        return
+    order = np.argsort(gaps, kind="stable")
+    share = np.cumsum(weights[order]) / weights.sum()
+    percentiles = {f"p{100 * q:g}": weighted_quantile(gaps, weights, q) for q in (0.5, 0.95, 0.99)}
+    factor, unit = fitting(list(percentiles.values()), SECONDS)
+    places = np.unique(np.searchsorted(share, np.linspace(0, 1, 2000)).clip(max=len(share) - 1))
+    ax.plot(gaps[order][places] / factor, 100 * share[places], color=BLUE, linewidth=1.4, drawstyle="steps-post")
+    for name, value in percentiles.items():
+        ax.axvline(value / factor, color=MUTED, linewidth=0.9, linestyle=":")
+        text = f" {name} {value / factor:.3g} {unit}"
+        ax.text(value / factor, 4, text, fontsize=8, color=INK, rotation=90, va="bottom")
+    if gaps.max() > 20 * percentiles["p50"]:
+        ax.set_xscale("log")
+    ax.set_ylim(0, 103)
+    ax.set_xlabel(f"time between two tokens of an answer ({unit})", fontsize=9, color=INK)
+    ax.set_ylabel("tokens (%)", fontsize=9, color=INK)
+    tidy(ax)
