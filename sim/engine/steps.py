@@ -7,6 +7,7 @@ a sequence), so the time of many steps has a closed form.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from heapq import heappop
 from typing import TYPE_CHECKING
 
@@ -171,11 +172,10 @@ class Steps(Members):
         return fresh
 
     def _cut_row(self, end: float) -> None:
-        """A row for the steps under way that were over when the run ended."""
-        if not self.decodes or self.count < 2:
+        """A row for the steps under way that were over when the run ended; none where their speed changed meanwhile."""
+        if not self.decodes or self.count < 2 or self.last:
             return
-        self._cut()
-        self.count -= 1
+        self.count = bisect_left(range(1, self.count), end, key=self._after)
         if self.count:
             self._row(self._after(self.count))
 

@@ -55,7 +55,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
     """Seconds between a token and the one before it of the same answer, and how many there were of each; of tokens
-    that came in [low, high)."""
+    that came from low to high."""
     rows = record.steps
     if rows is None:
         return np.empty(0), np.empty(0)
@@ -82,7 +82,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
     if record.token_gaps is not None:
         parts.append((record.token_gaps[:, 0], record.token_gaps[:, 1], np.ones(len(record.token_gaps))))
     time, gaps, weights = (np.concatenate([np.asarray(part[k], float) for part in parts]) for k in range(3))
-    kept = (weights > 0) & (time >= low) & (time < high) & ~np.isnan(gaps)
+    kept = (weights > 0) & (time >= low) & (time <= high) & ~np.isnan(gaps)
     return gaps[kept], weights[kept]
 
 

@@ -31,7 +31,7 @@ from sim.scenario.modes import ModeBook
 from sim.scenario.policy_schema import PolicySpec
 from sim.scenario.recorded import build_recorded
 from sim.scenario.served import services_of, weights
-from sim.scenario.served_llm import language_of
+from sim.scenario.served_llm import joining_problem, language_of
 from sim.scenario.site import apply_rules, with_partitions
 from sim.scenario.site_schema import Site
 from sim.scenario.streams import Context, Stream
@@ -217,6 +217,10 @@ def _iteration(
         )
         if isinstance(made[-1][0], IterationPolicy):
             context.warnings += _overload(stream, spec, made[-1][0])
+            modes = context.modes.shapes[int(stream.shape[0])].modes
+            found = joining_problem(stream, made[-1][0], modes[0].type)
+            if found is not None:
+                problems.append(document.problem((*stream.path, "service", found[0]), f"{spec.name}: {found[1]}"))
     return made
 
 

@@ -235,6 +235,30 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     return int(blocks)
 
 
+def joining_problem(stream: Stream, batching: IterationPolicy, device: DeviceType) -> tuple[str, str] | None:
+    """What keeps requests from joining by the rules of their policy: a key of the service, and why; None: nothing."""
+    service = stream.language
+    assert service is not None
+    if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():
+        text = f"what a client is served is divided by its weight, and {stream.weight.min():g} is not above 0"
+        return "batching", text
+    if not batching.reserves:
+        return None
+    if service.max_output_tokens is None:
+        text = "it reserves room for the longest answer of a request, and none is announced"
+        return "batching", f"{text}; give max_output_tokens: a number, or exact"
+    block = 16 if service.kv is None else service.kv.block
+    room = blocks_of(service, device) * block
+    prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
+    longest = output if service.max_output_tokens == "exact" else service.max_output_tokens
+    need = int((prompt + longest).min()) + block - 2
+    if need > room:
+        text = f"even the smallest request reserves {need:,} tokens, prompt and longest answer"
+        key = "kv" if service.max_output_tokens == "exact" else "max_output_tokens"
+        return key, f"{text}; a replica holds {room:,}"
+    return None
+
+
 def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
     """The language models of a run, with the rows of their requests in order of arrival."""
     found = []
