@@ -178,7 +178,7 @@ def test_two_clients_with_a_backlog_are_served_alike(weights, shares):
 def test_first_come_first_served_is_not_fair_to_who_sends_less():
     fair, clients, prompts, outputs = backlogged()
     record = requests([i * 1e-9 for i in range(225)], prompts, outputs, {"max_num_seqs": 3})
-    assert record.start[clients == "long"].min() > record.start[clients == "short"].max()
+    assert record.start[clients == "long"].min() >= record.start[clients == "short"].max()
     assert fair.start[clients == "long"].min() < 0.1
 
 

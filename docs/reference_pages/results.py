@@ -10,12 +10,13 @@ from reference_pages.markdown import code, generated, prose, row, table
 
 UNITS: list[tuple[str, str]] = [
     (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
-    (r"_fraction|attainment|utilisation|allocation|fragmentation|_share$", "share"),
+    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utilisation|allocation|fragmentation|_share$", "share"),
     (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
     (r"throughput|goodput|output_rate", "1/s"),
-    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|unfinished|deadline_after_end)$", "tasks"),
-    (r"preemptions|migrations", "count"),
-    (r"response|wait|makespan|ttft|tpot", "s"),
+    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|aborted|unfinished|deadline_after_end)$",
+     "tasks"),
+    (r"preemptions|migrations", "count"), (r"tokens", "tokens"),
+    (r"response|wait|makespan|ttft|tpot|itl", "s"),
 ]  # fmt: skip
 """Unit by the name of a metric; the first pattern that is found counts."""
 
@@ -24,7 +25,7 @@ TASKS = {
     "class": "class of the workload", "user": "user, empty where there is none",
     "arrival": "time of arrival", "ready": "arrival, or the last predecessor's finish",
     "start": "start of its first stage; missing if it never started",
-    "finish": "end of its last stage, or when it was rejected, expired or failed",
+    "finish": "end of its last stage, or when it was rejected, expired, failed or was aborted",
     "wait": "start − ready", "response": "finish − arrival, of completed tasks",
     "slowdown": "response / time alone in the fastest mode, transfers included",
     "bounded_slowdown_10s": "max(1, response / max(time alone, 10 s)); the bound is part of the name",
@@ -33,14 +34,18 @@ TASKS = {
     "download": "seconds of downloading",
     "held": "response − the time before start − upload − compute − download: queues between stages, suspension, "
             "saving, restoring, lost work",
-    "status": "completed, rejected, expired, failed or unfinished", "reason": "why, where it did not complete",
+    "status": "completed, rejected, expired, failed, aborted or unfinished", "reason": "why, where it did not complete",
     "preemptions": "stops", "migrations": "moves to other devices or modes",
     "deadline": "absolute deadline; missing where there is none",
     "met_deadline": "completed in time; missing where there is no deadline, or only one after the end of the run",
     "energy_j": "joules above idle of its work that counted",
     "cost": "price × share held × time, where the cluster has prices",
     "ttft": "time from arrival to the first token, of requests to language models",
-    "tpot": "time per further token", "prompt_tokens": "tokens of the prompt", "output_tokens": "tokens of the answer",
+    "tpot": "time per further token",
+    "preemptions_recompute": "times that a request to a language model gave way and was read again",
+    "preemptions_swap": "times that it was copied to the host", "preemptions_failure": "times that its replica failed",
+    "cached_tokens": "tokens of its prompt that the prefix cache had when it joined first, where there is one",
+    "prompt_tokens": "tokens of the prompt", "output_tokens": "tokens of the answer",
 }  # fmt: skip
 LAUNCHES = {
     "launch": "number of the launch", "task": "row of its first task in `tasks`", "members": "tasks in it",
@@ -68,8 +73,18 @@ TIMELINE = {
     "busy_cores": "cores that compute", "busy_gpus": "GPUs that compute, by share",
     "allocated_gpus": "GPUs held, by share", "uploading": "uploads under way", "downloading": "downloads under way",
 }  # fmt: skip
-TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE}
-ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device", "timeline": "change"}
+STEPS = {
+    "service": "language model", "replica": "number of its replica", "device": "devices of the replica, joined by +",
+    "start": "when the first of the steps began", "end": "when the last was over", "steps": "steps that are alike",
+    "sequences": "sequences that decode in each of them", "prompt_tokens": "prompt tokens read",
+    "tokens": "tokens decoded and read in all of them", "running": "requests in the replica",
+    "waiting": "requests sent to it that are not in it, when the steps end", "kv_blocks": "KV blocks that it has",
+    "kv_used_start": "KV blocks held when the steps begin", "kv_used": "and when they end, the most in between",
+    "kv_free": "KV blocks free then", "kv_cached": "free ones that hold prefixes",
+}  # fmt: skip
+TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE, "steps": STEPS}
+ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device", "timeline": "change",
+        "steps": "event of a replica of a language model"}  # fmt: skip
 
 
 def results_page() -> Iterator[str]:

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from sim.engine.clients import Clients
 from sim.engine.clock import TIMER, Timer
-from sim.engine.generation import LOADING, OVER, QUEUED, Generation
+from sim.engine.generation import OVER, QUEUED, Generation
 from sim.engine.iterating import Replica
 from sim.engine.links import Flow
 from sim.errors import PolicyError, Problem, ScenarioError
 from sim.model.cluster import Device
 from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
-from sim.model.tasks import RUNNING, Shape, Task
+from sim.model.tasks import RUNNING, Task
 
 if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+    from sim.engine.serving import Serving
 
 NAN = math.nan
 
@@ -63,9 +63,7 @@ class Fleet:
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf
         self.timer = Timer(self._scale_again)
-        self.deadlines: list[tuple[float, int, Generation]] = []
-        """When clients abort their requests: a heap."""
-        self.abort_timer = Timer(self._abort_due)
+        self.clients = Clients(self) if service.timeout < math.inf else None
         for number in range(service.prefillers):
             self.prefillers.append(self._first(number, service.prefillers, "disaggregated.prefill", True))
         key = "replicas" if service.scaling is None else "autoscale.min"
@@ -125,8 +123,8 @@ class Fleet:
             return
         self.requests[row] = request
         self.simulation.iterating += 1
-        if service.timeout < math.inf:
-            self._watch(request)
+        if self.clients is not None:
+            self.clients.watch(request)
         self.refill()
         self._send(request)
         if service.scaling is not None:
@@ -209,45 +207,15 @@ class Fleet:
         self.compute[row] = now - recorder.start[row] - request.paused
         self.energy[row] = request.seconds * replica.width * self.watts
         if request.leaves:
-            self._aborted(request)
+            self.aborted(request)
             return
         self.simulation.iterating -= 1
         self.simulation.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 
-    def _watch(self, request: Generation) -> None:
-        """Its client will not wait for ever."""
-        heappush(self.deadlines, (request.arrival + self.service.timeout, request.row, request))
-        if self.deadlines[0][2] is request:
-            self.clock.again(max(self.deadlines[0][0], self.clock._now), TIMER, self.abort_timer)
-
-    def _abort_due(self, _: Timer) -> None:
-        """Clients abort the requests that have taken too long; replicas notice between two steps."""
-        deadlines, now = self.deadlines, self.clock._now
-        while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in self.requests):
-            request = heappop(deadlines)[2]
-            if request.row in self.requests:
-                self._abort(request)
-        if deadlines:
-            self.clock.again(deadlines[0][0], TIMER, self.abort_timer)
-
-    def _abort(self, request: Generation) -> None:
-        replica = request.replica
-        if replica is not None and request.row in replica._members:
-            replica.abort(request)
-            return
-        request.leaves = True
-        if replica is not None and request.state == LOADING:
-            replica.forget_loading(request)
-        source = request.source
-        if request.started:
-            self._cut_off(request, self.clock._now)
-        self._aborted(request)
-        if source is not None and request.row in source.held:
-            source.let_go(request)
-
-    def _aborted(self, request: Generation) -> None:
+    def aborted(self, request: Generation) -> None:
+        """Its client has aborted it, and its replica has let go of it."""
         text = f"aborted by its client after {self.service.timeout:g} s"
         self.simulation.end_task(request.task, ABORTED, text)
         if self.service.scaling is not None:
@@ -340,9 +308,9 @@ class Fleet:
         self.refill()
         for row in sorted(orphans):
             if orphans[row].leaves:
-                self._cut_off(orphans[row], self.clock._now)
+                self.cut_off(orphans[row], self.clock._now)
                 orphans[row].state = OVER
-                self._aborted(orphans[row])
+                self.aborted(orphans[row])
             else:
                 self._send(orphans[row])
 
@@ -402,9 +370,9 @@ class Fleet:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
             if request.started:
-                self._cut_off(request, end)
+                self.cut_off(request, end)
 
-    def _cut_off(self, request: Generation, end: float) -> None:
+    def cut_off(self, request: Generation, end: float) -> None:
         """What the end of the run leaves of a request that has begun."""
         replica, row = request.replica, request.row
         if replica is not None and replica.launch >= 0:
@@ -420,90 +388,3 @@ class Fleet:
 
     def illegal(self, what: str) -> PolicyError:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
-
-
-class Serving:
-    """All language models of a run."""
-
-    def __init__(self, simulation: Simulation):
-        self.simulation = simulation
-        run = simulation.input
-        self.fleets: dict[Shape, Fleet] = {}
-        for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
-            self.fleets[service.shape] = Fleet(self, service, batching, routing)
-
-    def arrived(self, task: Task) -> None:
-        self.fleets[task.shape].arrived(task)
-
-    def waiting(self, row: int) -> Task | None:
-        """The request of that row, if it waits for its first step."""
-        for fleet in self.fleets.values():
-            request = fleet.requests.get(row)
-            if request is not None and not request.started:
-                return request.task
-        return None
-
-    def close(self, end: float) -> None:
-        for fleet in self.fleets.values():
-            fleet.close(end)
-
-    def lose(self, devices: list[Device]) -> None:
-        """Devices have failed."""
-        for fleet in self.fleets.values():
-            fleet.lose(devices)
-
-    def refill(self) -> None:
-        """Devices have come free or up: replace replicas that failed."""
-        for fleet in self.fleets.values():
-            fleet.refill()
-
-    def rerate(self, device: Device) -> None:
-        """A device runs at another speed."""
-        for fleet in self.fleets.values():
-            for replica in [*fleet.prefillers, *fleet.replicas]:
-                if device in replica.placement.devices:
-                    fleet.rerate(replica)
-
-    @property
-    def replicas(self) -> list[Replica]:
-        return [one for fleet in self.fleets.values() for one in [*fleet.prefillers, *fleet.replicas]]
-
-    def serves(self, device: Any) -> bool:
-        """Does a replica hold the device?"""
-        return any(device in replica.placement.devices for replica in self.replicas)
-
-    def complaints(self) -> list[str]:
-        """Everything that does not add up, recounted (for --check)."""
-        return [text for replica in self.replicas for text in _complaints(replica)]
-
-
-def _complaints(replica: Replica) -> list[str]:
-    found = []
-    service = replica.service
-    own = 0
-    inside = [*replica.members, *replica._loading.values()]
-    for request in inside:
-        if request.state == LOADING:
-            own += replica.blocks_of(replica._stored(request))
-        elif request in replica.prefilling:
-            own += replica.blocks_of(request.prompt + request.made) - request.shared
-        else:
-            own += replica.blocks_of(request.prompt + request.produced - 1) - request.shared
-        if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-            found.append(f"{request} has produced {request.produced} of {request.output} tokens")
-    own += sum(replica.blocks_of(r.prompt + r.made - 1) - r.shared for r in replica.held.values())
-    if replica.cache is not None:
-        own += len(replica.cache.users) * replica.cache.each
-        if len(replica.cache.idle) * replica.cache.each > replica.free:
-            found.append("more prefixes are kept than fit")
-    if own + replica.free != service.blocks or replica.free < 0:
-        found.append(f"KV blocks: {own} held and {replica.free} free, there are {service.blocks}")
-    if len(inside) > service.max_sequences:
-        found.append(f"{len(inside)} sequences, at most {service.max_sequences} may be in a replica")
-    decoding = [request for request in replica.members if request not in replica.prefilling]
-    if len(decoding) != replica.decoding or sum(request.whole for request in decoding) != replica.context:
-        found.append("the context of the sequences that decode does not add up")
-    waiting = len(replica.line.everyone()) + sum(r.state == QUEUED and r.replica is replica for r in replica.coming)
-    if waiting + len(inside) != replica.outstanding:
-        found.append(f"{replica.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
-    return [f"replica {replica.number} of {service}: {text}" for text in found]

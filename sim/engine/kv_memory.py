@@ -90,10 +90,13 @@ class KVMemory(Timer):
 
     def _growth(self, steps: int) -> int:
         """KV blocks that so many steps of those who decode need in addition."""
-        rounds, rest = divmod(steps, self.block)
+        block, residues, now = self.block, self.residues, self.steps
+        if steps == 1:
+            return residues[(1 - now) % block]
+        rounds, rest = divmod(steps, block)
         need = rounds * self.decoding
-        for step in range(self.steps, self.steps + rest):
-            need += self.residues[(1 - step) % self.block]
+        for step in range(now, now + rest):
+            need += residues[(1 - step) % block]
         return need
 
     def _until_full(self, most: int) -> int:

@@ -25,10 +25,10 @@ class Line:
 
     def head(self) -> Generation | None:
         """Who is next to join; None if nobody waits."""
-        heap = self.heap
+        heap, replica = self.heap, self.replica
         while heap:
             request = heap[0][2]
-            if request.state == QUEUED and request.replica is self.replica:
+            if request.state == QUEUED and request.replica is replica:
                 return request
             heappop(heap)
         return None

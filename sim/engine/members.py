@@ -89,7 +89,6 @@ class Members(KVMemory):
         """Let the head join as long as it may; seconds of copying that this takes."""
         line, most = self.line, self.service.max_sequences
         lag = 0.0
-        self.head = None
         while len(self._members) + len(self._loading) < most:
             request = self.head = line.head()
             if request is None:

@@ -24,7 +24,6 @@ from sim.engine.decisions import LOOP_LIMIT, Decisions
 from sim.engine.devices import Devices
 from sim.engine.endings import Endings
 from sim.engine.faults import FaultInjector
-from sim.engine.fleet import Serving
 from sim.engine.launch import Launch
 from sim.engine.launches import Launches
 from sim.engine.limits import TimeLimits
@@ -33,6 +32,7 @@ from sim.engine.places import Places
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
 from sim.engine.requests import Sliced, make_queues
+from sim.engine.serving import Serving
 from sim.engine.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.stopping import Stops
 from sim.engine.view import EngineView

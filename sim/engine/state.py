@@ -14,7 +14,6 @@ from sim.engine.capacity import Capacity
 from sim.engine.clock import Clock, Timer
 from sim.engine.complaints import raised
 from sim.engine.devices import Devices
-from sim.engine.fleet import Serving
 from sim.engine.launch import Launch
 from sim.engine.launches import Launches
 from sim.engine.limits import TimeLimits
@@ -22,6 +21,7 @@ from sim.engine.links import Links
 from sim.engine.places import Places
 from sim.engine.received import Received
 from sim.engine.recorder import Recorder
+from sim.engine.serving import Serving
 from sim.engine.sources import Graph, Patience, Sources
 from sim.engine.stopping import Stops
 from sim.errors import HetsimError, PolicyError

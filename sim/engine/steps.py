@@ -145,20 +145,19 @@ class Steps(Members):
 
     def _row(self, end: float) -> int:
         """A row for the steps that end now, before their tokens are counted; the KV blocks that these take."""
-        sequences = growth = fresh = 0
+        sequences = growth = fresh = cached = 0
         if self.decodes:
             sequences = self.decoding
             growth = self._growth(self.count)
             if self.fresh:
                 fresh = self._fresh_gaps(end)
             self.decoded_at = end
-        cache = self.cache
-        running = len(self._members)
-        if self._loading:
-            running += len(self._loading)
+        if self.cache is not None:
+            cached = len(self.cache.idle) * self.cache.each
+        running = len(self._members) + len(self._loading) if self._loading else len(self._members)
         self.rows.extend(pack_steps(
-            self.began, end, self.code, self.count, sequences, self.reading, self.context, self.free, growth,
-            0 if cache is None else len(cache.idle) * cache.each, running, self.outstanding - running, fresh,
+            self.began, end, self.code, self.count, sequences, self.reading, self.context, self.free, growth, cached,
+            running, self.outstanding - running, fresh,
         ))  # fmt: skip
         return growth
 

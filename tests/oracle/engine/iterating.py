@@ -436,8 +436,8 @@ class Replica(Timer):
                 raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
             seen[request.row] = None
             total += tokens
-        if self.service.chunk is not None and total > self.service.chunk:
-            raise self.fleet.illegal(f"prefills {total} tokens in one step; the chunk is {self.service.chunk}")
+        if self.service.budget is not None and total > self.service.budget:
+            raise self.fleet.illegal(f"prefills {total} tokens in one step; the budget is {self.service.budget}")
         if not total and not self.decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total
