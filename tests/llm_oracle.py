@@ -57,11 +57,13 @@ def step_by_step(
         inside = [*members, r]
         if reserve == "whole":
             return sum(prompt[m] + longest[m] + block - 2 for m in inside)
-        ends = [longest[m] - made[m] - 1 for m in inside]
+        read = [made[m] + (left[m] > 0) for m in inside]  # once their prompts are read they have a token more
+        ends = [max(0, longest[m] - now_ - 1) for m, now_ in zip(inside, read, strict=True)]
         return max(
-            sum(prompt[m] + made[m] + block - 1 + t for m, end in zip(inside, ends, strict=True) if end >= t)
+            sum(prompt[m] + min(now_ + t, longest[m] - 1) + block - 1
+                for m, now_, end in zip(inside, read, ends, strict=True) if end >= t)
             for t in ends
-        )
+        )  # fmt: skip
 
     def may_join(r):
         used = sum(map(following, members))

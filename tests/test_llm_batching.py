@@ -91,8 +91,8 @@ def test_every_rule_gives_what_single_steps_give(seed):
     assert np.allclose(np.nan_to_num(record.first_token), known.first, rtol=1e-9)
     stops = np.zeros(120, int) if record.preemptions is None else record.preemptions
     assert stops.tolist() == known.stops
-    if rules["reserve"] == "whole":
-        assert not sum(known.stops)
+    if rules["reserve"] == "whole" or (rules["reserve"] == "peak" and rules["phases"] != "mixed"):
+        assert not sum(known.stops)  # all that answers may come to need is there
     assert audit(record) == []
     gaps, number = token_gaps(record)
     assert np.allclose(np.sort(np.repeat(gaps, number.astype(int))), np.sort(known.gaps), rtol=1e-9, atol=1e-12)

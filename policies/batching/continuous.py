@@ -122,15 +122,22 @@ class Continuous(IterationPolicy):
         return not reading or reading + request.left - replica.cached(request) <= budget
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Tokens too many if it joins after so many decode-only steps and all answers get as long as announced.
-
-        A sequence with n tokens holds at most n + block - 1, whatever its blocks; it holds all but the last.
-        """
+        """Tokens too many if it joins after so many decode-only steps and all answers get as long as announced."""
         block = replica.service.block
-        each = [(other.longest - other.produced - 1 - steps, other.prompt + other.produced + block - 1 + steps)
-                for other in replica.members]  # fmt: skip
-        each.append((request.longest - request.produced - 1, request.prompt + request.produced + block - 1))
+        each = [self._to_hold(other, block, steps) for other in replica.members]
+        each.append(self._to_hold(request, block, 0))
         return self._need(each) - replica.service.blocks * block
+
+    def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
+        """Tokens that it has yet to hold after so many steps and its next one, and those that it holds then.
+
+        All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
+        that reads what is left of its prompt gives a token, which the next one holds.
+        """
+        produced = request.produced + steps + (request.left > 0)
+        more = request.longest - produced - 1
+        there = request.prompt + produced + block - 1
+        return (more, there) if more >= 0 else (0, there - 1)
 
     def _need(self, each: list[tuple[int, int]]) -> int:
         """Tokens to hold for sequences of which each (to come, there) is known."""
