@@ -76,6 +76,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "random": "policies.dynamic.random:RandomOrder",
         "replay": "policies.static.replay:Replay",
         "round_robin": "policies.dynamic.round_robin:RoundRobin",
+        "rollout": "policies.hybrid.rollout:Rollout",
         "saf": "policies.orders:saf",
         "semi_static": "policies.hybrid.semi_static:SemiStatic",
         "sharing": "policies.dynamic.sharing:SharingByTable",

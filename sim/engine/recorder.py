@@ -82,6 +82,16 @@ class Recorder:
         self.ready = array("d", [NAN]) * len(self.status)
         return self.ready
 
+    def extend(self, count: int) -> None:
+        """Add rows for tasks that are only imagined (`sim.engine.imagined`)."""
+        columns = ((self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED))
+        for column, nothing in columns:
+            column.extend([nothing] * count)
+        if self.ready is not None:
+            self.ready.extend([NAN] * count)
+        for name, column in self._detail.items():
+            column.extend([-1 if name == "batch" else 0] * count)
+
     def first_tokens(self) -> array:
         """When requests to language models had their first token."""
         if self._first_token is None:
