@@ -61,6 +61,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "min_makespan": "policies.dynamic.min_makespan:MinMakespan",
         "min_min": "policies.static.min_min:MinMin",
         "moldable_dual": "policies.static.moldable_dual:MoldableDual",
+        "mpc": "policies.hybrid.mpc:Mpc",
         "multi_generation": "policies.dynamic.multi_generation:MultiGeneration",
         "optimus": "policies.dynamic.optimus:Optimus",
         "peft": "policies.static.peft:Peft",

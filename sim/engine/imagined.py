@@ -69,7 +69,7 @@ def imagine(
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
-    if type(scheduler).prepare is not Scheduler.prepare:
+    if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
         raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
     _check_coming(original, coming)
     tasks = _as_known(run.tasks, original.clock._now)
