@@ -1,7 +1,7 @@
 """What comes of a fork, as one number: the mean over the tasks that had not ended at the fork.
 
-Tasks that have not ended when the fork does count with what is certain by then: a response so far, a deadline that has
-passed, the energy and money of the mode in which they run, or of their cheapest one.
+Tasks that have not ended when the fork does count as if they went on, or began, at that moment in their fastest mode;
+energy and money are those of the mode in which they run, or of their cheapest one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
     left = ~(record.finish < now) & (record.status != NOT_ARRIVED)
     ended = record.status == COMPLETED
     finish = np.where(ended | ~(record.status == UNFINISHED), record.finish, end)
-    if math.isinf(record.input.horizon):  # all that could happen has happened
-        finish = np.where(record.status == UNFINISHED, end + LOST, finish)
+    open_ = np.flatnonzero(record.status == UNFINISHED)
+    if len(open_) and math.isinf(record.input.horizon):  # all that could happen has happened
+        finish[open_] = end + LOST
+    elif len(open_):
+        begun = np.where(np.isfinite(record.start[open_]), record.start[open_], end)
+        finish[open_] = np.maximum(end, begun + shortest(tasks, open_))
     rows = np.flatnonzero(left & np.isfinite(finish))
     if not len(rows):
         return 0.0
