@@ -112,7 +112,7 @@ CASES = {
              "until": "2 h", "cpus": 4, "cpu_time": drawn("7 min", 1.5)},
             cpus=16,
         ), SKIP, "response_mean", "response",
-        {"arrivals": "learned", "horizon": "30 min", "samples": 2, "forks": 12, "candidates": 4},
+        {"arrivals": "learned", "horizon": "30 min", "samples": 4, "forks": 16, "candidates": 3},
     ),
 }  # fmt: skip
 
@@ -187,8 +187,9 @@ def case_rows(name: str, sizes: Sizes) -> Iterator[Row | str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of("ahead", __doc__, CASES)
+    parser.add_argument("--replications", type=int, default=Sizes.replications, help="paired, 30 unless given")
     options = parser.parse_args(arguments)
-    sizes = QUICK if options.quick else Sizes()
+    sizes = QUICK if options.quick else Sizes(options.replications)
     figures: dict[str, Callable[[], Iterator[Row | str]]] = {name: partial(case_rows, name, sizes) for name in CASES}
     print_table(figures, chosen(parser, figures, options.only), options.quick)
 

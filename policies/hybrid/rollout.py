@@ -6,7 +6,8 @@ for starting nothing until something changes, or where nothing runs one task alo
 objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried anew.
 Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model learned so far.
 Candidates are what fits now and the base would not start, taken by turns from the shortest, the earliest, the smallest
-and the most urgent.  All meet the same arrivals and the same random numbers.
+and the most urgent.  All meet the same arrivals and the same random numbers; of several futures the mean counts, less
+a standard error of the paired differences.
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
 Known weakness: estimates that are wrong are believed; a gain in the fork that is smaller than what is not known of the
@@ -241,7 +242,7 @@ class Rollout(Scheduler):
             return None
         futures = self._futures(view)
         self.notes["decisions_tried"] += 1
-        mean, starts = self._played(None, futures, view)
+        base, starts = self._played(None, futures, view)
         others = [First(task, place) for task, place in fitting if task.index not in starts][: self.candidates]
         if self.hold and view.running():
             others = [First(), *others] if starts else others
@@ -249,11 +250,13 @@ class Rollout(Scheduler):
             alone = [First(task, place, alone=True) for task, place in fitting]
             others = [one for pair in zip_longest(alone, others) for one in pair if one is not None]
         best: First | None = None
-        least = mean - max(SLACK, self.margin) * abs(mean)
+        least = -max(SLACK, self.margin) * abs(float(base.mean()))
         for other in others[: self.forks // len(futures) - 1]:
-            found, _ = self._played(other, futures, view)
-            if found < least:
-                best, least = other, found
+            gain = self._played(other, futures, view)[0] - base
+            # Beyond chance: what is better in some futures and worse in others has to be so by a standard error.
+            doubt = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+            if gain.mean() + doubt < least:
+                best, least = other, float(gain.mean()) + doubt
         return best
 
     def _futures(self, view: View) -> list[tuple[int, list[tuple[float, Task]]]]:
@@ -267,9 +270,10 @@ class Rollout(Scheduler):
 
     def _played(
         self, first: First | None, futures: list[tuple[int, list[tuple[float, Task]]]], view: View
-    ) -> tuple[float, dict[int, None]]:
-        """The mean of the objective after a first decision, and the rows of what starts at once then."""
-        total, starts = 0.0, {}
+    ) -> tuple[np.ndarray, dict[int, None]]:
+        """The objective in each future after a first decision, and the rows of what starts at once then."""
+        found: list[float] = []
+        starts: dict[int, None] = {}
         for seed, coming in futures:
             self._led.first = first
             try:
@@ -278,9 +282,9 @@ class Rollout(Scheduler):
                 self._led.first = None
             self.notes["forks"] += 1
             record = fork.run(view.now + self.horizon)
-            total += mean_of(record, self.objective, view.now)
+            found.append(mean_of(record, self.objective, view.now))
             starts = dict.fromkeys(np.flatnonzero(record.start == view.now).tolist())
-        return total / len(futures), starts
+        return np.array(found), starts
 
     def _place(self, task: Task, view: View) -> Placement | None:
         by = self.by

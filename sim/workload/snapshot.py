@@ -59,6 +59,12 @@ class Job:
     qos: str = ""
     priority: float = math.nan
     expected: float = math.nan
+    class_: str = ""
+
+    @property
+    def group(self) -> str:
+        """By which run times are learned besides the user: the class, or else the partition."""
+        return self.class_ or self.partition
 
     @property
     def runs(self) -> bool:
@@ -97,7 +103,6 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     log.complaints.fail_if_any()
     if not found.jobs:
         log.fail("has no jobs that run or wait")
-    found.left_out |= {text: 1 for text in ()}
     return found
 
 
@@ -142,10 +147,10 @@ def _job(
     found.latest = max(found.latest, submit, begun if runs and not math.isnan(begun) else -math.inf)
     inside = next((name for name in wanted if name in partitions), wanted[0]) if partitions else ""
     for name in _ids(cell["JOBID"]):
+        start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(Job(
-            name, line, cell["USER"], inside, submit, begun if runs else math.nan, math.inf if math.isnan(limit) else limit,
-            cpus, gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank),
-            begun if waits else math.nan,
+            name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
+            gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
         ))  # fmt: skip
 
 
