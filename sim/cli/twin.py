@@ -25,7 +25,7 @@ LOCAL = "1970-01-02"
 @click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
 @click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
 @click.option("--history", required=True, metavar="FILE",
-              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces).")
+              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
 @click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
               help="How far to look ahead.")
@@ -151,6 +151,9 @@ def _history(given: str) -> tuple[History, Any]:
 
     form, file = _split(given, "slurm")
     _there(Path(file))
+    if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
+        table = read(file, None, ())
+        return history_of(table, file), table
     options = (f"since={LOCAL}",) if form == "slurm" else ()
     table = read(file, form, options)
     table.notes = [note for note in table.notes if "time 0 is" not in note]

@@ -139,7 +139,8 @@ class ArrivalTimes:
     def __init__(self, submitted: History, horizon: float, now: float):
         self.submit = submitted.submit
         self.horizon = horizon
-        first, last = float(self.submit[0]), min(now, float(self.submit[-1]))
+        first, last = float(self.submit[0]), float(self.submit[-1])
+        last = now if now - last < DAY else last  # a log that ends on the day before goes up to now
         if last - first < horizon:
             before, ahead = (last - first) / 3600, horizon / 3600
             text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
