@@ -84,8 +84,9 @@ class Recorder:
 
     def extend(self, count: int) -> None:
         """Add rows for tasks that are only imagined (`sim.engine.imagined`)."""
-        columns = ((self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED))
-        for column, nothing in columns:
+        for times in (self.start, self.finish):
+            times.extend([NAN] * count)
+        for column, nothing in ((self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED)):
             column.extend([nothing] * count)
         if self.ready is not None:
             self.ready.extend([NAN] * count)

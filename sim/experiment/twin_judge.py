@@ -162,7 +162,7 @@ def snapshot_of(history: History, now: float) -> tuple[list[Job], dict[str, int]
     for row in here.tolist():
         runs = history.start[row] <= now
         jobs.append(Job(
-            str(row), 0, *(str(history.labels[name][row]) for name in ("user", "partition")),
+            str(row), 0, str(history.labels["user"][row]), str(history.labels["partition"][row]),
             float(history.submit[row]), float(history.start[row]) if runs else math.nan, float(history.limit[row]),
             float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]),
             account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),

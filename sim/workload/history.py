@@ -13,7 +13,7 @@ Weakness: jobs that are still running are no part of what has ended, so that lon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class History:
         """Some of the jobs."""
         names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind")
         labels = {name: values[rows] for name, values in self.labels.items()}
-        return History(self.source, *(getattr(self, name)[rows] for name in names), labels)
+        return replace(self, labels=labels, **{name: getattr(self, name)[rows] for name in names})
 
 
 def history_of(table: TaskTable, source: str) -> History:
@@ -152,8 +152,10 @@ class ArrivalTimes:
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Seconds from now on, ascending and before the horizon, and the rows that the jobs are like."""
-        whole_days = self.begins is not None and len(self.begins) >= 3
-        begin = float(random.choice(self.begins)) if whole_days else float(random.uniform(*self.bounds))
+        if self.begins is not None and len(self.begins) >= 3:
+            begin = float(random.choice(self.begins))
+        else:
+            begin = float(random.uniform(*self.bounds))
         rows = np.flatnonzero((self.submit >= begin) & (self.submit < begin + self.horizon))
         return self.submit[rows] - begin, rows
 
@@ -182,7 +184,8 @@ def forecast_errors(history: History, horizon: float) -> dict[str, float]:
         errors.append(abs(float(np.median(drawn)) - actual) / max(actual, 1.0))
         inside.append(bool(np.quantile(drawn, 0.05) <= actual <= np.quantile(drawn, 0.95)))
     counts, told = [], []
-    for now in np.linspace(*np.quantile(history.submit, [2 / 3, 1.0]), 11)[:-1].tolist():
+    begin = float(np.quantile(history.submit, 2 / 3))
+    for now in np.linspace(begin, float(history.submit[-1]), 11)[:-1].tolist():
         past = history.take(np.flatnonzero(history.submit < now))
         if now + horizon > history.submit[-1] or len(past) < ENOUGH or now - past.submit[0] < horizon:
             continue
