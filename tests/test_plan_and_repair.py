@@ -327,7 +327,7 @@ def test_a_planner_that_tries_plans_out_is_told_that_it_cannot():
     from policies.static.as_planned import AsPlanned
 
     tasks = workload([(0, 0, 3.0)], [Shape([gpu_mode(GPU)])])
-    with pytest.raises(ScenarioError, match="AsPlanned tries plans out, which cannot be done in mid-run"):
+    with pytest.raises(ScenarioError, match="AsPlanned cannot plan in mid-run: it begins with"):
         run(PlanAndRepair(AsPlanned()), gpus(1), tasks)
 
 
