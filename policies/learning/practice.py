@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,18 @@ class Practice(Protocol):
     mask: np.ndarray
     over: bool
     now: float
+
+    seed: int
+    """Of the loads."""
+
+    def environment(self) -> Any:
+        """The same episodes as a Gymnasium environment: `reset(seed=practice.seed)` begins the first."""
+        ...
+
+    @property
+    def sb3(self) -> Any:
+        """The policy and the rollout buffer for stable-baselines3: `ScoringPolicy`, `TimedRolloutBuffer`."""
+        ...
 
     def reset(self, episode: int) -> None:
         """Begin the episode of this number: the same load whenever it is named."""

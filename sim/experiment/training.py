@@ -18,7 +18,7 @@ import numpy as np
 from sim import registry
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
-from sim.env.rewards import RewardLike, check_reward
+from sim.env.rewards import RewardLike, check_reward, metric_of
 from sim.errors import UnknownName, UsageError
 from sim.experiment.admission_baselines import hand_written, with_admission, with_admissions
 from sim.experiment.compare import run_policies
@@ -40,17 +40,13 @@ JUDGED_ON = 4
 """Validation runs by which a network is judged."""
 JUDGED = 20
 """How often one is, over all steps."""
-PILOT = 2
-"""Runs from which the typical reward is taken."""
-MEASURED = {
-    "slowdown": "slowdown_mean", "response": "response_mean", "goodput": "goodput_fraction", "energy": "energy_j",
-    "value": "value_fraction",
-}  # fmt: skip
-"""The metric of the tables that each reward is for."""
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
-BASELINES = ("fcfs", "random", "sjf")
+BASELINES: dict[str, Any] = {
+    **{name: name for name in ("fcfs", "fcfs_skip", "random", "sjf", "wfp3", "unicep", "f1", "saf")},
+    "packer": {"scheduler": {"name": "tetris", "shortness": 0}},
+}
 """Of scheduling; of admission see `sim.experiment.admission_baselines`."""
 MOST_STEPS = 100_000_000
 
@@ -141,13 +137,18 @@ def train(
         # What is wrong with one is said before anything is trained; planners find it when they plan.
         prepare(loaded, value).begin()
     parts = check_reward(_usual_reward(loaded, decides) if reward is None else reward)
+    if not parts.is_sum:
+        raise UsageError(
+            f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
+            "class derived from sim.env.rewards.Reward, whose sum is known of other policies, too"
+        )
     practice = Practice(loaded, window, parts, seed, steps, progress, decides)
     network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
     policy = registry.load_object("policies.learning.files:LearnedPolicy")(
         network, practice.episodes.window, practice.layout.types, practice.scale, agent,
         {
-            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": parts,
+            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": dict(parts),
             "settings": asdict(learner), "kept_after": practice.kept_after,
         },
         decides,
@@ -158,7 +159,7 @@ def train(
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
     if not others:
         return Training(policy, practice.table(), beside, None, {})
-    figures = metrics or [MEASURED[name] for name in parts]
+    figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
     comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
 
@@ -236,7 +237,7 @@ def _compared(
         chosen = {f"learned ({policy.agent})": whole, **others}
         runs = run_policies(scenario, chosen, metrics=metrics, replications=replications, workers=workers)
         earned = None
-        if len(practice.parts) > 1:
+        if len(practice.parts) > 1 or practice.parts.made:
             count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())
             seed = scenario.model.seed
             earned = pd.DataFrame(
@@ -252,25 +253,25 @@ class Practice:
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
         decides: str = SCHEDULING,
     ):  # fmt: skip
-        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True)
+        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=True)
         self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
         self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
-        self.seed, self.steps, self.progress = seed, steps, progress
+        self.seed, self.steps, self.progress, self.decides = seed, steps, progress, decides
         self.every = max(1, steps // JUDGED)
         self.curve: list[tuple[int, float]] = []
         self.kept: Any = None
         self.kept_after = 0
-        self.factor = self._factor()
 
-    def _factor(self) -> float:
-        """What makes a reward about one per typical time, as it is when what fits starts in order of arrival."""
-        earned = time = 0.0
-        for episode in range(PILOT):
-            self.reset(episode)
-            while not self.episodes.over:
-                earned += abs(self.episodes.step(self.episodes.plain()))
-            time += self.episodes.now
-        return time / (earned * self.scale) if earned > 0 else 1.0
+    def environment(self) -> Any:
+        """These episodes as a Gymnasium environment; `reset(seed=self.seed)` begins the first."""
+        from sim.env.gym import ENVIRONMENTS
+
+        return ENVIRONMENTS[self.decides].of(self.episodes)
+
+    @property
+    def sb3(self) -> Any:
+        """The parts for stable-baselines3 (`sim.env.sb3`)."""
+        return registry.load_object("sim.env.sb3:ScoringPolicy"), registry.load_object("sim.env.sb3:TimedRolloutBuffer")
 
     @property
     def observation(self) -> np.ndarray:
@@ -294,7 +295,7 @@ class Practice:
 
     def step(self, action: int) -> float:
         """Take an action; its reward, made comparable."""
-        return self.episodes.step(action) * self.factor
+        return self.episodes.step(action)
 
     def passed(self, steps: int, network: Any) -> None:
         """So many steps have been taken: from time to time the network is judged, and the best is kept."""
@@ -332,14 +333,14 @@ class Practice:
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
-            earned += episodes.earned(self.seed, replication, VALIDATION)
+            earned += episodes.total(self.seed, replication, VALIDATION)
             tasks += _tasks(episodes)
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
         """Reward per task of so many runs of the policy that the scenario names."""
         episodes = self._player(scenario)
-        return [episodes.earned(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
+        return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 
     def _player(self, scenario: Scenario) -> Played:
         return Played(scenario, self.episodes.window, self.parts, self.scale)
