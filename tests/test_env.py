@@ -221,7 +221,7 @@ def test_a_baseline_earns_what_its_tables_say():
     earned = Played(scenario, reward="slowdown").total(7, 1)
     record = Simulation(scenario.build(7, 1)).run()
     episodes = Played(scenario, reward="slowdown")
-    episodes.earned(7, 1)
+    episodes.total(7, 1)
     assert fingerprint(record) == fingerprint(episodes.record)
     assert earned == pytest.approx(-episodes.result.tasks["slowdown"].sum(), rel=1e-9)
 
@@ -701,7 +701,7 @@ def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
-    with pytest.raises(UsageError, match='reset has no option "replicaton"; there is replication'):
+    with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):
         env.reset(options={"replicaton": 1})
 
 

@@ -1,6 +1,7 @@
 """Stock MaskablePPO on `learned-affinity`, with the public parts that `hetsim train --agent ppo` uses."""
 
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -17,8 +18,8 @@ steps, seed = int(sys.argv[1]), 0
 env = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity").unwrapped
 judge = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity", normalize=False).unwrapped
 model = MaskablePPO(
-    ScoringPolicy, env, policy_kwargs={"layout": env.layout, "seed": seed}, learning_rate=lambda left: 1e-3 * max(left, 0.1),
-    n_steps=512, batch_size=128, n_epochs=8, gamma=0.97, ent_coef=0.003, device="cpu", seed=seed,
+    ScoringPolicy, env, policy_kwargs={"layout": env.layout, "seed": seed}, seed=seed, device="cpu",
+    learning_rate=lambda left: 1e-3 * max(left, 0.1), n_steps=512, batch_size=128, n_epochs=8, gamma=0.97, ent_coef=0.003,
 )  # fmt: skip
 scores, best = model.policy.scores, -np.inf
 
@@ -42,4 +43,5 @@ class KeepTheBest(BaseCallback):
 
 
 model.learn(steps, callback=KeepTheBest())
-print(sim.compare("learned-affinity", [{"name": "learned", "path": "stock.npz"}, "fcfs"], metrics=["slowdown_mean"]).table)
+mine = {"name": "learned", "path": str(Path("stock.npz").resolve())}
+print(sim.compare("learned-affinity", {"mine": {"scheduler": mine}, "fcfs": "fcfs"}, metrics=["slowdown_mean"]).table)

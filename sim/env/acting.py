@@ -78,7 +78,7 @@ class Actions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each action does: `task 0 on a100`, `task 0 in mode 1 on node new-0`, `preempt running 0`, ..., `wait`."""
+        """What each action does: `task 0 on a100`, `task 0 in mode 1 on node new`, `preempt running 0`, `wait`."""
         found = []
         for task in range(self.window):
             for kind, option in self.options:
@@ -108,7 +108,8 @@ class Acting(Window):
 
     def __init__(
         self, window: int, scale: float, switches: tuple[str, ...] = (),
-        observation: Callable[[PlanProblem, int, float], Observation] | None = None, choice: Choice | None = None,
+        observation: Callable[[PlanProblem, int, float], Observation] | None = None,
+        choice: Choice | None = None,
     ):  # fmt: skip
         super().__init__(window, scale)
         self.switches, self._make, self._choice = switches, observation, choice
@@ -284,7 +285,8 @@ class Acting(Window):
         if action < actions.preempt:
             number, option, node = actions.split(action)
             task = self.shown()[number]
-            placement = next(p for mode in self._modes_of(task, option) if (p := self._at(task, mode, node)) is not None)
+            found = (self._at(task, mode, node) for mode in self._modes_of(task, option))
+            placement = next(one for one in found if one is not None)
             self.follow(task, placement, now + max(self.view.duration(task, placement), SHORTEST))
             self._began(task)
             return Start(task, placement)

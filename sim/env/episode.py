@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sim.engine.simulation import Simulation
-from sim.env.acting import Acting, Choice, check_actions
+from sim.env.acting import Acting, Actions, Choice, check_actions
 from sim.env.observations import Observation, ObservationLike, make_observation
 from sim.env.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
 from sim.errors import ScenarioError, UsageError
@@ -187,6 +187,8 @@ class Episodes:
             told.reward = Both(self.simulation, self.reward, self.plain_reward)
         self.terminated = self.truncated = self._in_round = False
         self.earned = self.dt = 0.0
+        self.taken: list[int] = []
+        """The actions of this episode so far: with its load, all that it takes to be where it is."""
         self._go()
         return self.observation
 
@@ -214,6 +216,7 @@ class Episodes:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
             raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
+        self.taken.append(int(action))
         factor = self.factor if self.normalize else 1.0
         before = self.now
         self._take(self.simulation, action)
@@ -286,8 +289,8 @@ class Episodes:
         )  # fmt: skip
 
 
-def scheduler_of(episodes: Episodes, choice: Choice) -> type[Acting]:
-    """A scheduler class of a trained model: what `choice` decides, seen as in these episodes."""
+def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
+    """A scheduler class of this name: what `choice` decides, seen as in these episodes."""
     if episodes.decides != SCHEDULING:
         raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
     if not callable(choice):
@@ -301,14 +304,18 @@ def scheduler_of(episodes: Episodes, choice: Choice) -> type[Acting]:
             super().__init__(episodes.window, episodes.scale, episodes.switches, episodes.observer, choice)
 
         def check(self, problem: PlanProblem) -> None:
-            super().check(problem)
             here = Layout.of(problem.cluster, self.window)
-            if (here.types, self.actions.count) != (layout.types, count):
+            actions = Actions(problem, here.types, self.window, self.switches)
+            if (here.types, actions.count) != (layout.types, count):
                 raise ScenarioError(
                     f"the model was trained for the device types {', '.join(layout.types)} and {count} actions; here "
-                    f"there are {', '.join(here.types)} and {self.actions.count}"
+                    f"there are {', '.join(here.types)} and {actions.count}"
                 )
+            super().check(problem)
 
+    Trained.__name__ = Trained.__qualname__ = name
+    # A class of this name at the top of the module of `choice` can be sent to worker processes.
+    Trained.__module__ = getattr(choice, "__module__", None) or __name__
     return Trained
 
 

@@ -130,11 +130,11 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         """What each action does: `task 0 on a100`, ..., `wait`."""
         return self.episodes.action_names
 
-    def scheduler(self, choice: Choice) -> type[Scheduler]:
+    def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
         """A scheduler class that chooses by `choice(observation, mask)`, which gives the number of an action, from what
-        this environment shows; to register (`sim.register("mine", env.unwrapped.scheduler(choice))`) and name in
-        `run` and `compare`, or to name there itself."""
-        return scheduler_of(self.episodes, choice)
+        this environment shows.  `run` and `compare` take it as a policy; or register it under a name:
+        `sim.register("mine", env.unwrapped.scheduler(choice))`."""
+        return scheduler_of(self.episodes, choice, name)
 
     @property
     def observation_names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """A score for each action, from the rows of `Layout.rows`; masks are the caller's.
 
-    Waiting weighs against all placements together as it does against the best of them; else a policy that takes the
-    likeliest action would wait for ever, since the chance of placing is spread over many actions.
+    Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain` against
+    the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest action would
+    wait for ever, since the chance of placing is spread over many actions.
     hidden: widths of the hidden layers.  seed: of the first weights.
     """
 
@@ -42,12 +43,18 @@ class ActionScores(nn.Module):
         network = registry.load_object("policies.learning.network:Network")
         self.load_arrays(network.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def plain(self, observations: torch.Tensor) -> torch.Tensor:
+        """The scores as they are: the best action of a trained network is the possible one with the highest."""
         padding = observations.new_tensor([[0.0, 1.0]]).expand(len(observations), 2)
         found = torch.cat([observations, padding], dim=1)[:, self.rows]
         for layer in self.layers[:-1]:
             found = torch.tanh(layer(found))
-        found = self.layers[-1](found)[..., 0]
+        scored: torch.Tensor = self.layers[-1](found)[..., 0]
+        return scored
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Scores to draw actions by: logits, in which waiting is raised to the sum of all placements."""
+        found = self.plain(observations)
         if self.layout.decides != SCHEDULING:
             return found
         placed = found[:, :-1].masked_fill(observations[:, self.fits] < 0.5, -1e8)
@@ -72,7 +79,7 @@ class ActionScores(nn.Module):
         """Write the file of a learned policy, which runs without PyTorch; arrays and JSON, nothing that could run."""
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
-            raise UsageError("a file of a learned policy has the usual vector and actions; register a scheduler instead")
+            raise UsageError("a file has the usual vector and actions; register a scheduler instead")
         network = registry.load_object("policies.learning.network:Network")(self.arrays())
         policy = registry.load_object("policies.learning.files:LearnedPolicy")(
             network, episodes.window, episodes.layout.types, episodes.scale, "torch",
@@ -82,8 +89,8 @@ class ActionScores(nn.Module):
         return Path(path)
 
 
-def greedy(scores: Any, observation: np.ndarray, mask: np.ndarray) -> int:
+def greedy(scores: ActionScores, observation: np.ndarray, mask: np.ndarray) -> int:
     """The possible action with the highest score: `scheduler(lambda o, m: greedy(scores, o, m))`."""
     with torch.no_grad():
-        found = scores(torch.as_tensor(observation[None]))[0].numpy()
+        found = scores.plain(torch.as_tensor(observation[None]))[0].numpy()
     return int(np.where(mask, found, -np.inf).argmax())

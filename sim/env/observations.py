@@ -229,15 +229,15 @@ class Arrays(Observation):
 class Graph(Arrays):
     """`graph`: what `dict` has, the task graph, and where data lie.
 
-    graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits for
-            a device, runs, log(shortest time / scale), critical path from its start to the end of the graph / scale (by
-            estimates, in fastest modes), predecessors that have not ended, successors.
+    graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
+            for a device, runs, log(shortest time / scale), critical path from its start to the end of the graph /
+            scale (by estimates, in fastest modes), predecessors that have not ended, successors.
     links   (links, 2): rows of `graph` of predecessor and successor, -1 where there is none.
     shown   (window,): the row of `graph` of each task shown, -1 where there is none.
     data    (items, 1 + nodes): GB of each item, and by node 1 where a valid copy lies in host memory, 2 on a GPU.
     needs   (window, items): 1 where the task shown reads the item, 2 where it writes it.
-    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment is made
-    (twice as many tasks where they are drawn at random).
+    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment is
+    made (twice as many tasks where there is no graph).
     """
 
     name = "graph"

@@ -53,7 +53,8 @@ class ScoringPolicy(MaskableActorCriticPolicy):
     """
 
     def __init__(
-        self, *arguments: Any, layout: Layout, hidden: Sequence[int] = (32, 32), width: int = 64, seed: int = 0, **more: Any
+        self, *arguments: Any, layout: Layout, hidden: Sequence[int] = (32, 32), width: int = 64, seed: int = 0,
+        **more: Any,
     ):  # fmt: skip
         self._scores = layout, hidden, width, seed
         super().__init__(*arguments, ortho_init=False, **more)
@@ -65,6 +66,18 @@ class ScoringPolicy(MaskableActorCriticPolicy):
         super()._build(lr_schedule)
         self.action_net = nn.Identity()
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _predict(  # type: ignore[override]
+        self, observation: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
+    ) -> torch.Tensor:
+        """Where actions are not drawn, the best is the one with the highest plain score."""
+        if not deterministic:
+            return super()._predict(observation, deterministic, action_masks)
+        found = self.scores.plain(observation)
+        if action_masks is not None:
+            masks = torch.as_tensor(np.asarray(action_masks, bool), device=found.device).reshape(found.shape)
+            found = found.masked_fill(~masks, -torch.inf)
+        return found.argmax(dim=1)
 
     @property
     def scores(self) -> ActionScores:
