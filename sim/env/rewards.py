@@ -6,6 +6,7 @@ goodput     one for each task that completes by its deadline, or has none
 energy      minus the joules that all devices drew, as the engine counts them: idle and asleep, for work and for work
             that was lost; the sum is minus the energy_j of the devices, a warm-up included
 value       as goodput, each task counted with its weight
+makespan    minus the seconds from the first arrival to the last completion
 
 A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
 tasks are worth less what holding them costs.
@@ -260,6 +261,27 @@ class Value(Goodput):
         return task.weight
 
 
+class Makespan(Reward):
+    """Minus the seconds by which each completion moves the last one; ahead, as soon as that is to be expected."""
+
+    metric = "makespan"
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        arrival = simulation.tasks.arrival
+        self.last = self.told = float(arrival.min()) if len(arrival) else 0.0
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self.last = max(self.last, end)
+
+    def completed(self, task: Task) -> None:
+        self.last = max(self.last, self.simulation.view.now)
+
+    def take(self, now: float) -> float:
+        earned, self.told = self.told - self.last, self.last
+        return earned
+
+
 class Energy(Reward):
     """Minus the joules: of devices that do nothing by the log of their states, of launches by the engine's books.
 
@@ -391,6 +413,7 @@ class Weighted(Reward):
 
 REWARDS: dict[str, type[Reward]] = {
     "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": Value,
+    "makespan": Makespan,
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from sim import registry
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
+from sim.env.suites import BASELINES
 from sim.env.rewards import RewardLike, check_reward, metric_of
 from sim.errors import Problem, ScenarioError, UnknownName, UsageError
 from sim.experiment.admission_baselines import hand_written, with_admission, with_admissions
@@ -45,11 +46,6 @@ JUDGED = 20
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
-BASELINES: dict[str, Any] = {
-    **{name: name for name in ("fcfs", "fcfs_skip", "random", "sjf", "wfp3", "unicep", "f1", "saf")},
-    "packer": {"scheduler": {"name": "tetris", "shortness": 0}},
-}
-"""Of scheduling; of admission see `sim.experiment.admission_baselines`."""
 CHECKPOINT = "hetsim training checkpoint"
 MAX_CHECKPOINT = 4_000_000_000
 """Bytes of a checkpoint, which holds the memory of an agent."""
