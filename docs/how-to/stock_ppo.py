@@ -44,4 +44,5 @@ class KeepTheBest(BaseCallback):
 
 model.learn(steps, callback=KeepTheBest())
 mine = {"name": "learned", "path": str(Path("stock.npz").resolve())}
-print(sim.compare("learned-affinity", {"mine": {"scheduler": mine}, "fcfs": "fcfs"}, metrics=["slowdown_mean"]).table)
+found = sim.compare("learned-affinity", {"mine": {"scheduler": mine}, "fcfs": "fcfs"}, metrics=["slowdown_mean"])
+print(found.table)

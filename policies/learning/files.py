@@ -133,6 +133,9 @@ def read_parts(
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > most:
         raise wrong(f"is no {what}: it holds {size:,} bytes")
+    for name, array in parts.items():
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array as they are
+            raise wrong(f'is no {what}: "{name}" in it is no array')
     return parts
 
 

@@ -98,7 +98,7 @@ def _state(model: Any, env: Any) -> State:
     optimizer = model.policy.optimizer.state_dict()["state"]
     for number, values in optimizer.items():
         arrays |= {f"adam{number}_{key}": value.numpy() for key, value in values.items()}
-    kind, keys, place, has, cached = np.random.get_state()
+    kind, keys, place, has, cached = np.random.get_state()  # noqa: NPY002  (what stable-baselines3 draws from)
     arrays |= {"torch": torch.get_rng_state().numpy(), "numpy": np.asarray(keys), "begins": model._last_episode_starts}
     facts = {"steps": model.num_timesteps, "updates": model._n_updates, "episode": env._episode,
              "numpy": [str(kind), int(place), int(has), float(cached)]}  # fmt: skip
@@ -126,5 +126,5 @@ def _go_on(model: Any, env: Any, practice: Practice, state: State) -> None:
             optimizer["state"].setdefault(int(number), {})[key] = torch.as_tensor(array.copy())
     model.policy.optimizer.load_state_dict(optimizer)
     kind, place, has, cached = facts["numpy"]
-    np.random.set_state((kind, arrays["numpy"], place, has, cached))
+    np.random.set_state((kind, arrays["numpy"], place, has, cached))  # noqa: NPY002
     torch.set_rng_state(torch.as_tensor(arrays["torch"].copy()))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
               help="Where the policy goes; its learning curve goes beside it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--checkpoint", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
-              help="Write the state of training there about twenty times; if the file is there, go on from it.")  # fmt: skip
+              help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
               help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "

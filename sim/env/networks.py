@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class ActionScores(nn.Module):
     """A score for each action, from the rows of `Layout.rows`; masks are the caller's.
 
-    Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain` against
-    the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest action would
-    wait for ever, since the chance of placing is spread over many actions.
+    Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain`
+    against the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest
+    action would wait for ever, since the chance of placing is spread over many actions.
     hidden: widths of the hidden layers.  seed: of the first weights.
     """
 

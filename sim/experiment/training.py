@@ -152,7 +152,8 @@ def train(
     practice = Practice(loaded, window, parts, seed, steps, progress, decides)
     if checkpoint is not None:
         practice.checkpoint_at(Path(checkpoint), {
-            "scenario": loaded.name, "content": hashlib.sha256(loaded.to_yaml(absolute_paths=True).encode()).hexdigest(),
+            "scenario": loaded.name,
+            "content": hashlib.sha256(loaded.to_yaml(absolute_paths=True).encode()).hexdigest(),
             "agent": agent, "settings": asdict(learner), "steps": steps, "seed": seed, "decides": decides,
             "window": practice.episodes.window, "reward": dict(parts),
         })  # fmt: skip
