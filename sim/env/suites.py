@@ -85,7 +85,7 @@ SUITES = {suite.name: suite for suite in (
           ("deeprm",), ("deeprm",), "slowdown_mean", 50, {"window": 10}),
     Suite("affinity", "Jobs that lose different parts of their speed on old GPUs, with gangs among them.",
           ("learned-affinity",), ("learned-affinity",), "slowdown_mean", 20),
-    Suite("cholesky", "Cholesky graphs of 4, 5 and 6 tiles to train on and of 8 to be judged by; the graph is observed.",
+    Suite("cholesky", "Cholesky graphs of 4, 5 and 6 tiles to train on, of 8 to be judged by; the graph is observed.",
           ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), "makespan", 1,
           {"observation": "graph", "reward": "makespan"}),
 )}  # fmt: skip

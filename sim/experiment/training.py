@@ -20,8 +20,8 @@ import numpy as np
 from sim import registry
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
-from sim.env.suites import BASELINES
 from sim.env.rewards import RewardLike, check_reward, metric_of
+from sim.env.suites import BASELINES
 from sim.errors import Problem, ScenarioError, UnknownName, UsageError
 from sim.experiment.admission_baselines import hand_written, with_admission, with_admissions
 from sim.experiment.compare import run_policies
