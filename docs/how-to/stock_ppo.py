@@ -10,18 +10,22 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 import sim
-from sim.env.networks import greedy
+from sim.env.networks import ActionScores, greedy
 from sim.env.sb3 import ScoringPolicy
 
 torch.set_num_threads(1)
 steps, seed = int(sys.argv[1]), 0
 env = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity").unwrapped
 judge = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity", normalize=False).unwrapped
+random = np.random.default_rng([seed, 0])  # as `hetsim train --seed 0`: the same run
+first = ActionScores(env.layout, seed=random).arrays()
 model = MaskablePPO(
-    ScoringPolicy, env, policy_kwargs={"layout": env.layout, "seed": seed}, seed=seed, device="cpu",
-    learning_rate=lambda left: 1e-3 * max(left, 0.1), n_steps=512, batch_size=128, n_epochs=8, gamma=0.97, ent_coef=0.003,
+    ScoringPolicy, env, policy_kwargs={"layout": env.layout}, seed=int(random.integers(2**31)),
+    device="cpu",    learning_rate=lambda left: 1e-3 * max(left, 0.1), n_steps=512, batch_size=128, n_epochs=8, gamma=0.97, ent_coef=0.003,
 )  # fmt: skip
+model.env.seed(seed)  # of the loads
 scores, best = model.policy.scores, -np.inf
+scores.load_arrays(first)
 
 
 class KeepTheBest(BaseCallback):

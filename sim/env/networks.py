@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,10 +30,10 @@ class ActionScores(nn.Module):
     Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain`
     against the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest
     action would wait for ever, since the chance of placing is spread over many actions.
-    hidden: widths of the hidden layers.  seed: of the first weights.
+    hidden: widths of the hidden layers.  seed: of the first weights, as `numpy.random.default_rng` takes it.
     """
 
-    def __init__(self, layout: Layout, hidden: Sequence[int] = (32, 32), seed: int = 0):
+    def __init__(self, layout: Layout, hidden: Sequence[int] = (32, 32), seed: Any = 0):
         super().__init__()
         self.layout = layout
         self.register_buffer("rows", torch.as_tensor(layout.rows))
