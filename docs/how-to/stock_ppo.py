@@ -21,7 +21,8 @@ random = np.random.default_rng([seed, 0])  # as `hetsim train --seed 0`: the sam
 first = ActionScores(env.layout, seed=random).arrays()
 model = MaskablePPO(
     ScoringPolicy, env, policy_kwargs={"layout": env.layout}, seed=int(random.integers(2**31)),
-    device="cpu",    learning_rate=lambda left: 1e-3 * max(left, 0.1), n_steps=512, batch_size=128, n_epochs=8, gamma=0.97, ent_coef=0.003,
+    device="cpu", learning_rate=lambda left: 1e-3 * max(left, 0.1), n_steps=512, batch_size=128,
+    n_epochs=8, gamma=0.97, ent_coef=0.003,
 )  # fmt: skip
 model.env.seed(seed)  # of the loads
 scores, best = model.policy.scores, -np.inf
