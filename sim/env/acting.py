@@ -194,7 +194,8 @@ class Acting(Window):
         """Which of the extended actions are possible."""
         actions, view = self.actions, self.view
         mask = np.zeros(actions.count, np.bool_)
-        tasks, known = self.shown(), {}
+        tasks = self.shown()
+        known: dict[Any, Any] = {}
         size = len(actions.options) * len(actions.places)
         by_shape: dict[Any, np.ndarray] = {}
         single = self._singly(tasks)

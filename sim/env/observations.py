@@ -248,8 +248,8 @@ class Graph(Arrays):
         tasks = problem.tasks
         before = tasks.predecessors or [()] * len(tasks)
         self._after: list[list[int]] = [[] for _ in range(len(tasks))]
-        for row, rows in enumerate(before):
-            for one in rows:
+        for row, earlier in enumerate(before):
+            for one in earlier:
                 self._after[one].append(row)
         self._before = before
         fixed = [[mode.fixed for mode in shape.modes] for shape in tasks.shapes]

@@ -60,14 +60,14 @@ class ScoringPolicy(MaskableActorCriticPolicy):
         super().__init__(*arguments, ortho_init=False, **more)
 
     def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = _ActorAndCritic(*self._scores)  # type: ignore[assignment]
+        self.mlp_extractor = _ActorAndCritic(*self._scores)
 
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)
         self.action_net = nn.Identity()
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def _predict(  # type: ignore[override]
+    def _predict(
         self, observation: torch.Tensor, deterministic: bool = False, action_masks: np.ndarray | None = None
     ) -> torch.Tensor:
         """Where actions are not drawn, the best is the one with the highest plain score."""
@@ -82,7 +82,7 @@ class ScoringPolicy(MaskableActorCriticPolicy):
     @property
     def scores(self) -> ActionScores:
         """The network that scores actions."""
-        found: ActionScores = self.mlp_extractor.actor  # type: ignore[assignment]
+        found: ActionScores = self.mlp_extractor.actor
         return found
 
 

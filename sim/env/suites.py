@@ -77,7 +77,8 @@ class Suite:
         if name not in self.test:
             raise UnknownName(f"test load of {self.name}", str(name), self.test, f"; it has {', '.join(self.test)}")
         more = {"metrics": [self.metric], "replications": self.replications, **more}
-        return compare(self.scenario(name), {"mine": policy, **BASELINES}, **more)
+        policies: dict[str, Any] = {"mine": policy, **BASELINES}
+        return compare(self.scenario(name), policies, **more)
 
 
 SUITES = {suite.name: suite for suite in (
