@@ -34,7 +34,7 @@ class DataItem(Model):
     """Node on whose host it lies; everywhere unless given."""
 
 
-TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
+TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
     "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",

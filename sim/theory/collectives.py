@@ -38,14 +38,15 @@ def message(size: float, rate: float, latency: float = 0.0) -> float:
 
 
 def all_reduce_over_nodes(
-    nodes: int, each: int, size: float, inside: float, card: float, cards: int, latency: float = 0.0
-) -> float:
+    nodes: int, each: int, size: float, inside: float, card: float, cards: int, latency: float = 0.0,
+    latency_inside: float = 0.0,
+) -> float:  # fmt: skip
     """Seconds of a hierarchical all-reduce of `each` ranks on each of some nodes.
 
     A reduce-scatter within each node at the rate `inside`, an all-reduce of the parts over the `cards` of each node
     at the rate `card`, and an all-gather within.
     """
-    within = all_reduce(each, size, inside, latency)
+    within = all_reduce(each, size, inside, latency_inside)
     if nodes < 2:
         return within
     share = card * min(cards, each) / each
