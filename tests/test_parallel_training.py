@@ -99,6 +99,26 @@ def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     assert any("tensor 16 is more than the 8 GPUs that NVLink joins: a step takes" in one for one in found.warnings)
 
 
+def sending(pattern: str, overlap: str = "0%", nodes: int = 4) -> float:
+    """The time of a job that computes for 1 s between rounds of communication of 10 GB, in steps of 1 s."""
+    links = {"network": {"out": "25 GB/s"}}
+    entry = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "nodes": nodes, "gpus": 1}
+    how = {"pattern": pattern, "bytes": "10 GB", "every": "1 s", "overlap": overlap}
+    cluster = {"nodes": [{"name": "n", "count": 4, "cpus": 8, "gpus": {"type": "g", "count": 1}} | links]}
+    entry |= {"gpu_time": "100 s", "communication": how}
+    return float(sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}).tasks["finish"].iloc[0]) / 100
+
+
+def test_communication_of_jobs_known_by_their_step() -> None:
+    assert sending("all_reduce") == pytest.approx(1.6)
+    assert sending("all_to_all") == pytest.approx(1.3)
+    assert sending("reduce_scatter") == sending("all_gather") == pytest.approx(1.3)
+    assert sending("ring") == pytest.approx(1.4)
+    assert sending("all_reduce", overlap="50%") == pytest.approx(1.1)
+    assert sending("all_reduce", overlap="60%") == 1
+    assert sending("all_reduce", nodes=1) == 1
+
+
 # Measured steps -------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from sim.scenario.fields import (
     unknown,
 )
 from sim.scenario.tokens_schema import Tokens
-from sim.scenario.training_schema import Training
+from sim.scenario.training_schema import Communication, Training
 from sim.workload import profiles
 from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
 from sim.workload.roofline import Work
@@ -357,6 +357,8 @@ class Demand(Model):
     """A known piece of work, such as cnn_training, from which times are computed."""
     training: Training | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
+    communication: Communication | None = None
+    """What the ranks of a job send each other, by which its times grow; nothing unless given."""
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
     """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
@@ -481,6 +483,10 @@ class Demand(Model):
         return self
 
     def _check_training(self) -> None:
+        for name in ("modes", "scaling", "training", "span"):
+            if self.communication is not None and getattr(self, name):
+                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot stand beside it"
+                raise KeyProblem("communication", text)
         if self.training is None:
             return
         others = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span")

@@ -364,7 +364,16 @@ class _Ways:
             partition=self.partition,
             nodes=self.demand.nodes or 1,
         )
-        return mode, times
+        return mode, times * self._stretch(device, 1)
+
+    def _stretch(self, device: DeviceType, each: int) -> float:
+        """What communication makes of a time, with so many ranks on each node: that of the slowest links."""
+        communication = self.demand.communication
+        if communication is None:
+            return 1.0
+        nodes = [n for n in self.context.cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators))]
+        specs = dict.fromkeys(node.spec for node in nodes)
+        return max((communication.stretch(self.demand.nodes or 1, each, spec) for spec in specs), default=1.0)
 
     def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None) -> None:
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
@@ -385,7 +394,8 @@ class _Ways:
                 partition=self.partition,
                 nodes=demand.nodes or 1,
             )
-            self.found.append((mode, times / speedup))
+            stretch = self._stretch(device, max(1, mode.gpus // mode.node_count))
+            self.found.append((mode, times / speedup * stretch))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
         demand = self.demand

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sim.model.units import Fraction
+from sim.model.cluster import NodeSpec
+from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import Count, Flag, KeyProblem, Model, NotNegative
 from sim.theory import training
+from sim.theory.collectives import Pattern, over_nodes
 from sim.workload.distributions import NumberDistribution
 
 Degree = Annotated[Count, Field(le=1_000_000)]
@@ -29,6 +31,28 @@ class Transformer(Model):
     """Tokens of a sample."""
     vocabulary: Degree
     """Tokens that there are."""
+
+
+class Communication(Model):
+    """What the ranks of a job send each other: a rank is a GPU, or a node of a job on cores."""
+
+    pattern: Pattern
+    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
+    bytes: Bytes
+    """Bytes of each rank, each time."""
+    every: Annotated[Seconds, Field(gt=0)]
+    """Computing time from one to the next."""
+    overlap: Fraction = 0.0
+    """Share of that time behind which communication can hide, none unless given."""
+
+    def stretch(self, nodes: int, each: int, spec: NodeSpec) -> float:
+        """How many times as long as its computing a job takes on nodes of this kind."""
+        found = over_nodes(
+            self.pattern, nodes, each, self.bytes, spec.nvlink.upload,
+            min(spec.network.upload, spec.network.download) / spec.cards, spec.cards,
+            spec.network.latency, spec.nvlink.latency,
+        )  # fmt: skip
+        return 1.0 + max(0.0, found - self.overlap * self.every) / self.every
 
 
 class Training(Model):
