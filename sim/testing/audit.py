@@ -125,9 +125,9 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
                 count, total = len(named), sum(map(len, launch.cores))
             else:
                 total = mode.gpus
-            part = 1 if count == total or not total else count / total
-            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * part), here.cpus * 1000, launch)
-            hold("host memory (bytes)", here.name, math.ceil(mode.memory * part), here.memory, launch)
+            fraction = 1.0 if count == total or not total else count / total
+            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * fraction), here.cpus * 1000, launch)
+            hold("host memory (bytes)", here.name, math.ceil(mode.memory * fraction), here.memory, launch)
             for core in named:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
     for (what, where), changes in held.items():
