@@ -122,10 +122,10 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
             named = [core for device, cores in zip(launch.devices, launch.cores, strict=True)
                      if device.node == node for core in cores]  # fmt: skip
             if mode.on_cpu and len(launch.devices) > 1:
-                count, total = len(named), sum(map(len, launch.cores))
+                count, all_of = len(named), sum(map(len, launch.cores))
             else:
-                total = mode.gpus
-            fraction = 1.0 if count == total or not total else count / total
+                all_of = mode.gpus
+            fraction = 1.0 if count == all_of or not all_of else count / all_of
             hold("cores (thousandths)", here.name, math.ceil(mode.millicores * fraction), here.cpus * 1000, launch)
             hold("host memory (bytes)", here.name, math.ceil(mode.memory * fraction), here.memory, launch)
             for core in named:
