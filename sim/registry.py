@@ -16,6 +16,8 @@ from typing import Any
 from sim.errors import RunError, UnknownName
 
 POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
+ENVIRONMENT_KINDS = ("reward", "observation")
+"""What else `register` takes: parts of learning environments (`sim.env`)."""
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
     "arrivals": ("hetsim.arrivals", "sim.workload.arrivals"),
@@ -67,12 +69,19 @@ _not_here: dict[tuple[str, str], str] = {}
 def register(name: str, item: Any, kind: str = "scheduler") -> Any:
     """Make a policy of one's own known by name in this process (a notebook, a test): `sim.register`.
 
+    kind: scheduler, placement, admission, batching or routing; or reward or observation of an environment.
+
     A package does it for every process with an entry point instead.
     """
-    if kind not in POLICY_KINDS:
-        raise UnknownName("policy kind", kind, POLICY_KINDS)
+    if kind not in POLICY_KINDS + ENVIRONMENT_KINDS:
+        raise UnknownName("kind", kind, POLICY_KINDS + ENVIRONMENT_KINDS)
     _registered.setdefault(kind, {})[name] = item
     return item
+
+
+def registered(kind: str) -> dict[str, Any]:
+    """What was registered in this process of a kind, by name."""
+    return dict(_registered.get(kind, {}))
 
 
 def to_send() -> tuple[tuple[str, str, bytes], ...]:

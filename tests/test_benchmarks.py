@@ -134,3 +134,10 @@ def test_the_table_of_graphs_with_transfers():
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| LU", "| QR"))]
     assert len(rows) == 2 and all(float(row[-1].rstrip(" |")) <= 1 for row in rows)
+
+
+@pytest.mark.slow
+def test_rollouts_are_held_against_their_bases():
+    done = benchmark("--quick", "--only", "deeprm", module="ahead")
+    assert done.returncode == 0, done.stderr
+    assert "| deeprm | `sjf`, slowdown |" in done.stdout

@@ -218,10 +218,10 @@ def test_rewards_ahead_leave_out_what_no_policy_can_change():
 
 def test_a_baseline_earns_what_its_tables_say():
     scenario = sim.load(MIX, {"policy": "sjf"})
-    earned = Played(scenario, reward="slowdown").earned(7, 1)
+    earned = Played(scenario, reward="slowdown").total(7, 1)
     record = Simulation(scenario.build(7, 1)).run()
     episodes = Played(scenario, reward="slowdown")
-    episodes.earned(7, 1)
+    episodes.total(7, 1)
     assert fingerprint(record) == fingerprint(episodes.record)
     assert earned == pytest.approx(-episodes.result.tasks["slowdown"].sum(), rel=1e-9)
 
@@ -580,7 +580,7 @@ def test_energy_follows_devices_that_sleep_or_change_their_frequency(scenario, l
     assert any(what == log for _, _, what, _ in episodes.record.device_log)
     assert total == pytest.approx(-episodes.result.metric("energy_j"), rel=1e-12)
     assert total == pytest.approx(-sim.run(given, seed=7, replications=1).metric("energy_j"), rel=1e-12)
-    assert Played(given, reward={"energy": 2.0}).earned(7) == pytest.approx(2 * total, rel=1e-12)
+    assert Played(given, reward={"energy": 2.0}).total(7) == pytest.approx(2 * total, rel=1e-12)
 
 
 def test_a_wait_costs_what_devices_draw_for_doing_nothing():
@@ -701,7 +701,7 @@ def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
-    with pytest.raises(UsageError, match='reset has no option "replicaton"; there is replication'):
+    with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):
         env.reset(options={"replicaton": 1})
 
 

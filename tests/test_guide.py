@@ -152,7 +152,7 @@ LANGUAGE = {
     "workload": {
         "arrivals": {"process": "poisson", "rate": "1/s"},
         "count": 3,
-        "service": {"kind": "llm", "step": {"fixed": "10 ms"}},
+        "service": {"kind": "llm", "step": {"fixed": "10 ms"}, "kv": {"tokens": 1000}, "prefix_cache": True},
         "tokens": {"prompt": 10, "output": 5},
     },
 }

@@ -161,6 +161,42 @@ class Bandit:
     def passed(self, steps, network):
         pass
 
+    seed = 0
+    resumed = None
+
+    def save(self, steps, state):
+        pass
+
+    @property
+    def sb3(self):
+        from sim.env.sb3 import ScoringPolicy, TimedRolloutBuffer
+
+        return ScoringPolicy, TimedRolloutBuffer
+
+    def environment(self):
+        import gymnasium
+        from gymnasium import spaces
+
+        bandit = self
+
+        class Environment(gymnasium.Env):
+            observation_space = spaces.Box(-10, 10, (bandit.layout.observation,), np.float32)
+            action_space = spaces.Discrete(bandit.layout.actions)
+            episode = 0
+
+            def reset(self, *, seed=None, options=None):
+                bandit.reset(self.episode)
+                self.episode += 1
+                return bandit.observation, {}
+
+            def step(self, action):
+                return bandit.observation, bandit.step(int(action)), bandit.over, False, {}
+
+            def action_masks(self):
+                return bandit.mask
+
+        return Environment()
+
 
 @pytest.mark.parametrize(
     "agent",

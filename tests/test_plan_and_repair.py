@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_shipped_scenarios import runs, states
 
+import sim
 from policies.hybrid.plan_and_repair import PlanAndRepair
 from policies.hybrid.planned_lanes import Experience
 from policies.static.cpop import Cpop
@@ -326,7 +327,7 @@ def test_a_planner_that_tries_plans_out_is_told_that_it_cannot():
     from policies.static.as_planned import AsPlanned
 
     tasks = workload([(0, 0, 3.0)], [Shape([gpu_mode(GPU)])])
-    with pytest.raises(ScenarioError, match="AsPlanned tries plans out, which cannot be done in mid-run"):
+    with pytest.raises(ScenarioError, match="AsPlanned cannot plan in mid-run: it begins with"):
         run(PlanAndRepair(AsPlanned()), gpus(1), tasks)
 
 
@@ -445,3 +446,37 @@ def test_repaired_plans_under_faults_and_late_arrivals():
     states(name, "plans 23 times, and ends after 417 s", plans, repaired.mean())
     assert repaired.mean() <= 1.02 * decided.mean()
     assert student_interval(repaired / planned, 0.95).high < 0.9
+
+
+def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
+    """What is left unlooked at could not have ended sooner: every answer is compared with that of a full look."""
+    from policies.hybrid import plan_and_repair as module
+    from policies.hybrid import repairs
+
+    asked = []
+
+    def full(board, lane, view):
+        ends = {row: board.finish(job.task, view) for row, (job, _) in board.running.items()}
+        for row in sorted(ends, key=lambda row: -ends[row]):
+            here = board.at(board.running[row][0].task, lane, view, repairs.anew)
+            late = board.lateness(row, view.now)
+            if here is not None and here.seconds * late < (ends[row] - view.now) * (1 - repairs.ROUNDING):
+                return here
+        return None
+
+    def compared(board, lane, view, known):
+        found, wanted = repairs.restartable(board, lane, view, known), full(board, lane, view)
+        assert (found and (found.row, found.seconds)) == (wanted and (wanted.row, wanted.seconds))
+        asked.append(found is not None)
+        return found
+
+    monkeypatch.setattr(module, "restartable", compared)
+    times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
+    for cv, moved in ((0.5, {}), (1, {}), (0.5, {"bytes_in": "20 GB"})):
+        kernels = {"name": "k", "arrivals": {"process": "all_at_once", "count": 50}, "gpu_time": times, **moved,
+                   "cpu_time": {**times, "mean": "40 s"},
+                   "estimates": {"error": {"distribution": "lognormal", "mean": 1, "cv": cv}}}  # fmt: skip
+        nodes = {"count": 2, "cpus": 6, "gpus": {"type": "v100", "count": 2}, "pcie": {"upload": "10 GB/s"}}
+        given = {"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels]}
+        sim.run(given, policy="plan_and_repair")
+    assert True in asked and False in asked

@@ -134,7 +134,7 @@ def test_work_is_timed_by_the_cost_model():
          "8 × v100 are more than the 4 of any node (span: any would use several nodes)"),
         ({"gpu_time": "1 s", "gpus": 12, "span": "any"}, "12 × v100 are more than the 8 of the cluster"),
         ({"cpu_time": "1 s", "cpus": 9},
-         "9 cores are more than the 8 of any node (cores of several nodes for one task are not modelled)"),
+         "9 cores are more than the 8 of any node (nodes: N or span: any would use several nodes)"),
         ({"cpu_time": "1 s", "cpus": 17}, "17 cores are more than the 8 of any node"),
         ({"gpu_time": "1 s", "gpu_memory": "17 GB"}, "17 GB of GPU memory are more than the 16 GB of a v100"),
         ({"gpu_time": "1 s", "memory": "65 GB"}, "no node with 1 × v100 has 65 GB of memory"),

@@ -30,12 +30,11 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
+from policies.hybrid.plannable import default_planner, plannable
 from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
-from policies.hybrid.repairs import reordered, restartable, stolen
-from sim.errors import Problem, ScenarioError, UsageError
+from policies.hybrid.repairs import Known, reordered, restartable, stolen
 from sim.model.cluster import Device
 from sim.model.plan import Plan
 from sim.model.tasks import Shape, Task
@@ -54,7 +53,6 @@ from sim.policy import (
     Wait,
 )
 from sim.policy.planned import placement_of
-from sim.policy.rest import in_mid_run, rows_of
 
 Order = Literal["acceleration", "longest", "arrival"]
 
@@ -238,6 +236,7 @@ class PlanAndRepair(Scheduler):
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
         in_vain: dict[Any, None] = {}
+        known: Known = {}
         for lane in idle:
             kind = lane.device.type, lane.device.node
             if lane.running or kind in in_vain:
@@ -248,8 +247,9 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
+                known = {}
                 continue
-            job = restartable(self._board, lane, view) if self.restart else None
+            job = restartable(self._board, lane, view, known) if self.restart else None
             if job is None:
                 in_vain[kind] = None
                 continue
@@ -259,6 +259,7 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
+            known = {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 
@@ -366,24 +367,7 @@ class PlanAndRepair(Scheduler):
 
     def _find_plannable(self) -> None:
         """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""
-        tasks = self._problem.tasks
-        refusal: ScenarioError | None = None
-        for shape in tasks.shapes:
-            rows = np.flatnonzero(tasks.shape == shape.index)
-            if len(rows):
-                try:
-                    problem = in_mid_run(self._problem, rows_of(tasks, [int(rows[0])], np.zeros(1)))
-                    (self.planner or default_planner(self._problem)).plan(problem)
-                    self._plannable[shape] = True
-                except ScenarioError as error:
-                    refusal = refusal or error
-                    self._plannable[shape] = False
-                except UsageError:  # it wants to try a plan out
-                    text = f"{type(self.planner).__name__} tries plans out, which cannot be done in mid-run; "
-                    text += "dual_approximation, heft, mct and others that only reckon can plan there"
-                    raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
-        if refusal is not None and self.planner is not None and not any(self._plannable.values()):
-            raise refusal
+        self._plannable = plannable(self._problem, self.planner, self.foresight)
 
     def _may_plan(self, row: int) -> bool:
         tasks, task = self._problem.tasks, self._waiting.get(row)
@@ -397,18 +381,3 @@ class PlanAndRepair(Scheduler):
             return False
         lanes = self._board.lanes.values()
         return task.allowed is None or any(lane.placed(task.modes[i]) for i in task.allowed for lane in lanes)
-
-
-def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """`dual_approximation` where it can plan and nothing is moved, else `heft`."""
-    tasks, cluster = problem.tasks, problem.cluster
-    kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
-    two = kinds.count(True) <= 1 and kinds.count(False) <= 1
-    moved = any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes))
-    if two and not moved and not any(tasks.predecessors or ()):
-        from policies.static.dual_approximation import DualApproximation
-
-        return DualApproximation()
-    from policies.static.heft import Heft
-
-    return Heft()

@@ -152,8 +152,9 @@ class Board:
         """Lanes on which something may be able to start."""
         self.loaded: dict[int, Lane] = {}
         """Lanes with steps whose tasks wait, by number."""
-        self.faster: dict[DeviceType, dict[int, None]] = {}
-        """Of what runs, by type: what would compute there from the start in less time than it takes where it is."""
+        self.faster: dict[DeviceType, dict[int, float]] = {}
+        """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
+        for how long."""
         self.changes = 0
         """Since the last forecast."""
         self._tasks = problem.tasks
@@ -230,8 +231,10 @@ class Board:
         job.end = None
         self.running[job.row] = job, view.now
         for mode in job.task.modes:
-            if computing(job.task, mode) * (1 - LATE) < job.seconds:
-                self.faster.setdefault(mode.type, {})[job.row] = None
+            seconds = computing(job.task, mode)
+            if seconds * (1 - LATE) < job.seconds:
+                there = self.faster.setdefault(mode.type, {})
+                there[job.row] = min(seconds, there.get(job.row, math.inf))
         for lane in job.lanes:
             lane.running[job.row] = job
         return Start(job.task, job.placement)
@@ -272,6 +275,10 @@ class Board:
                 if best is None or time < best.seconds:
                     best = Job(task.index, placement, (lane,), time, task)
         return best
+
+    def was_late(self, row: int) -> bool:
+        """Was a task late before it was started over?"""
+        return row in self._late
 
     def lateness(self, row: int, now: float) -> float:
         """By which factor a running task is expected to exceed its estimate; 1 as long as it is not late."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 
 from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane, computing
+from sim.model.cluster import DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 from sim.policy import View
 
 ROUNDING = 1e-9
 """What is gained has to be more than this part of the time to go."""
+
+Known = dict[DeviceType, list[tuple[float, Job]]]
+"""By type of lane: what runs and might end sooner there, with its end."""
 
 
 def reordered(board: Board, lane: Lane, seen: Forecast, view: View) -> Job | None:
@@ -61,34 +65,51 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
     return None
 
 
-def restartable(board: Board, lane: Lane, view: View) -> Job | None:
+def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | None:
     """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
 
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
     now: a forecast may be older than the last restart, and would have the same task started over and over.
+    known: what was found for lanes of the same type since something was last started.
     """
-    steady = view.changes.steady
-    # What ends when it was to end has less left than it takes in all, so nothing else can end sooner here.
-    rows = board.faster.get(lane.device.type, {}) if steady else board.running
-    ends: dict[int, float] = {}
-    for row in rows:
-        job = board.running[row][0]
-        if job.task is not None:
-            ends[row] = board.finish(job.task, view)
-    for row in sorted(ends, key=lambda row: -ends[row]):
-        job = board.running[row][0]
+    kind = lane.device.type
+    if kind not in known:
+        known[kind] = _last_first(board, lane, view)
+    for end, job in known[kind]:
         task = job.task
         if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
-            continue
-        left = ends[row] - view.now
-        if steady and least(task, lane) * board.lateness(row, view.now) >= left:
             continue
         here = board.at(task, lane, view, anew)
         if here is None:
             continue
-        if here.seconds * board.lateness(job.row, view.now) < left * (1 - ROUNDING):
+        if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
             return here
     return None
+
+
+def _last_first(board: Board, lane: Lane, view: View) -> list[tuple[float, Job]]:
+    """What runs and might end sooner on a lane of this type, with its end; what ends last first.
+
+    Where everything computes at nominal rate, what ends when it was to end has less left than it takes in all, and on
+    another lane it takes no less than it computes there: few are left to be looked at.
+    """
+    now = view.now
+    found: list[tuple[float, Job]] = []
+    if not view.changes.steady:
+        jobs = [job for job, _ in board.running.values()]
+        found = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
+    else:
+        for row, seconds in board.faster.get(lane.device.type, {}).items():
+            job = board.running[row][0]
+            assert job.task is not None
+            if job.end is not None and job.end > now and not board.was_late(row):
+                end, longer = job.end, 1.0
+            else:
+                end, longer = board.finish(job.task, view), board.lateness(row, now)
+            if seconds * (1 - ROUNDING) * longer < end - now:
+                found.append((end, job))
+    found.sort(key=lambda one: -one[0])
+    return found
 
 
 def anew(task: Task, placement: Placement, view: View) -> float:

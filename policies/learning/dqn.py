@@ -12,12 +12,14 @@ Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from policies.learning.network import Adam, Network
-from policies.learning.practice import Practice
+from policies.learning.network import Adam, Network, arrays_of, network_of
+from policies.learning.practice import Practice, State
 from policies.learning.settings import Count, Layers, Positive, Share
 
 
@@ -47,9 +49,26 @@ class Dqn:
         target = network.copy()
         adam = Adam(network.arrays, self.rate)
         memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
-        episode = updates = 0
-        practice.reset(episode)
-        for step in range(steps):
+        episode = updates = first = 0
+        if practice.resumed is None:
+            practice.reset(episode)
+        else:
+            state, facts = practice.resumed.arrays, practice.resumed.facts
+            network, target = network_of(state), network_of(state, "target")
+            adam = Adam(network.arrays, self.rate)
+            adam.restore(state)
+            memory.restore(state, facts["taken"])
+            episode, updates, first = facts["episode"], facts["updates"], facts["step"]
+            random.bit_generator.state = facts["random"]
+
+        def now(step: int) -> State:
+            arrays = {**arrays_of(network), **arrays_of(target, "target"), **adam.state(), **memory.state()}
+            return State(arrays, {
+                "episode": episode, "updates": updates, "step": step, "taken": memory.taken,
+                "random": random.bit_generator.state,
+            })  # fmt: skip
+
+        for step in range(first, steps):
             possible = np.flatnonzero(practice.mask)
             if random.random() < max(self.least, 1.0 - step / max(self.explore * steps, 1)):
                 action = int(random.choice(possible))
@@ -70,6 +89,7 @@ class Dqn:
                 if updates % self.target == 0:
                     target = network.copy()
             practice.passed(step + 1, network)
+            practice.save(step + 1, partial(now, step + 1))
         return network
 
     def _gradients(
@@ -103,6 +123,20 @@ class Memory:
         self.rewards = np.zeros(self.size, np.float32)
         self.left = np.zeros(self.size, np.float32)
         self.taken = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All transitions that are kept."""
+        used = min(self.taken, self.size)
+        return {
+            "observations": self.observations[:used], "masks": self.masks[:used], "chosen": self.actions[:used],
+            "rewards": self.rewards[:used], "left": self.left[:used],
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, np.ndarray], taken: int) -> None:
+        """Take over what `state` gave."""
+        used, self.taken = len(state["left"]), taken
+        self.observations[:used], self.masks[:used] = state["observations"], state["masks"]
+        self.actions[:used], self.rewards[:used], self.left[:used] = state["chosen"], state["rewards"], state["left"]
 
     def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
         """A decision; its place."""

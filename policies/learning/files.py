@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,13 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
         **{key: value for key, value in vars(policy).items() if key != "network"},
         "observation": policy.layout.observation, "actions": policy.layout.actions,
     }  # fmt: skip
-    parts: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
-    parts |= {f"array{number}": array for number, array in enumerate(policy.network.arrays)}
+    write_parts(path, about, {f"array{number}": array for number, array in enumerate(policy.network.arrays)})
+
+
+def write_parts(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an archive of arrays and of `about` in JSON, whole or not at all."""
+    text = np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)
+    parts: dict[str, np.ndarray] = {"about": text, **arrays}
 
     def write(file: Path) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -98,30 +104,39 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
 
+    policy = _checked(read_parts(path, wrong), wrong)
+    if decides not in (None, policy.decides):
+        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
+    return policy
+
+
+def read_parts(
+    path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MOST_BYTES
+) -> dict[str, np.ndarray]:
+    """The arrays of an archive; `wrong` of a sentence where it is none.  Nothing in it is run."""
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise wrong(f"is no learned policy: it has {size:,} bytes")
+        if size > most:
+            raise wrong(f"is no {what}: it has {size:,} bytes")
         data = path.read_bytes()
         if data[:2] != b"PK":
-            what = "is empty" if not data else "is no learned policy: it is not an .npz archive (hetsim train)"
-            raise wrong(what)
+            raise wrong(f"is no {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
     except OSError as error:
         raise wrong(f"cannot be read: {error.strerror or error}") from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        if size <= MOST_BYTES:
+        if size <= most:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 parts = {name: arrays[name] for name in arrays.files}
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
-    if size > MOST_BYTES:
-        raise wrong(f"is no learned policy: it holds {size:,} bytes")
-    policy = _checked(parts, wrong)
-    if decides not in (None, policy.decides):
-        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
-    return policy
+    if size > most:
+        raise wrong(f"is no {what}: it holds {size:,} bytes")
+    for name, array in parts.items():
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array as they are
+            raise wrong(f'is no {what}: "{name}" in it is no array')
+    return parts
 
 
 def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policies.learning.network import Adam, Network, shares
-from policies.learning.practice import Practice
+from policies.learning.network import Adam, Network, arrays_of, network_of, shares
+from policies.learning.practice import Practice, State
 from policies.learning.settings import Layers, NotNegative, Positive, Several
 
 
@@ -45,6 +45,19 @@ class Reinforce:
         adam = Adam(network.arrays, self.rate)
         self._spreads: list[float] = []
         taken = episode = 0
+        if practice.resumed is not None:
+            state, facts = practice.resumed.arrays, practice.resumed.facts
+            network = network_of(state)
+            adam = Adam(network.arrays, self.rate)
+            adam.restore(state)
+            self._spreads = state["spreads"].tolist()
+            taken, episode = facts["taken"], facts["episode"]
+            random.bit_generator.state = facts["random"]
+
+        def now() -> State:
+            arrays = {**arrays_of(network), **adam.state(), "spreads": np.array(self._spreads)}
+            return State(arrays, {"taken": taken, "episode": episode, "random": random.bit_generator.state})
+
         while taken < steps:
             paths = []
             until = practice.scale * self.shortest * (1.0 + self.growth * taken / steps)
@@ -60,6 +73,7 @@ class Reinforce:
             if taken < steps:
                 left = 1.0 - taken / steps
                 adam.step(self._gradients(practice, network, paths, left), self.rate * max(0.1, left))
+                practice.save(taken, now)
         return network
 
     def _act(self, practice: Practice, network: Network, path: Path, random: np.random.Generator) -> None:

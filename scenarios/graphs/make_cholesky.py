@@ -3,6 +3,7 @@
     python scenarios/graphs/make_cholesky.py
 
 cholesky-8.csv        the graph: 8 × 8 tiles of 1,024 × 1,024 doubles, 120 tasks, in the order of the right-looking loop
+cholesky-4.csv, cholesky-5.csv, cholesky-6.csv   smaller ones, the training graphs of the suite `cholesky`
 cholesky-8-plan.csv   a plan by HEFT (Topcuoglu et al., 2002) for 8 cores and 2 GPUs
 
 Kernel times are operations / rate.  The rates are assumed, of the order of a server with an older GPU: a core does
@@ -17,6 +18,7 @@ import csv
 from pathlib import Path
 
 TILES = 8
+TRAINING = 4, 5, 6
 SIDE = 1024
 TILE_BYTES = 8 * SIDE**2
 OPERATIONS = {"potrf": SIDE**3 / 3, "trsm": SIDE**3, "syrk": SIDE**3, "gemm": 2 * SIDE**3}
@@ -100,11 +102,10 @@ def heft(tasks: Graph) -> list[tuple[str, str]]:
     return steps
 
 
-def write(folder: Path) -> None:
-    """Both files."""
-    tasks = graph()
+def write_graph(path: Path, tasks: Graph) -> None:
+    """The table of a graph."""
     rank = ranks(tasks)
-    with open(folder / "cholesky-8.csv", "w", newline="", encoding="utf-8") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["id", "class", "cpu_time", "gpu_time", "bytes_in", "bytes_out", "priority", "predecessors"])
         for task, before in tasks.items():
@@ -112,6 +113,13 @@ def write(folder: Path) -> None:
             times = [f"{seconds:.9f}" for seconds in (core_time(task), gpu_time(task))]
             priority = f"{rank[task] * 1e3:.3f}"
             table.writerow([task, kind(task), *times, bytes_in, TILE_BYTES, priority, ";".join(before)])
+
+
+def write(folder: Path) -> None:
+    """All files."""
+    tasks = graph()
+    for tiles in (*TRAINING, TILES):
+        write_graph(folder / f"cholesky-{tiles}.csv", graph(tiles))
     with open(folder / "cholesky-8-plan.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["task", "mode", "device", "order"])

@@ -32,7 +32,7 @@ def convert(file: str, form: str, options: tuple[str, ...], out: Path | None, ve
     from sim.model.files import write_text, write_whole
     from sim.scenario.document import dump
 
-    nodes = grouped(_read(file, form, options))
+    nodes = grouped(read_nodes(file, form, options))
     text = dump({"cluster": {"nodes": nodes}})
     if out is None:
         console.lines([text.rstrip()])
@@ -42,7 +42,8 @@ def convert(file: str, form: str, options: tuple[str, ...], out: Path | None, ve
     console.note(f"{total:,} nodes in {len(nodes):,} group{'s' if len(nodes) != 1 else ''}: {out}")
 
 
-def _read(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
+def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The nodes of a list, as a scenario has them."""
     from sim.errors import ScenarioError, UsageError
     from sim.scenario.cluster_schema import listed
     from sim.scenario.fields import KeyProblem

@@ -41,6 +41,7 @@ VERBS = {
     "list": "sim.cli.listing:list_",
     "schema": "sim.cli.schema:schema",
     "trace": "sim.cli.trace:trace",
+    "twin": "sim.cli.twin:twin",
 }
 """Name of each verb and where its command is; loaded when asked for."""
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
               help="Where the policy goes; its learning curve goes beside it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
+@click.option("--checkpoint", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
+              help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
               help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
@@ -58,6 +60,7 @@ def train(
     settings: tuple[str, ...],
     seed: int,
     out: Path | None,
+    checkpoint: Path | None,
     force: bool,
     baselines: tuple[str, ...],
     metrics: tuple[str, ...],
@@ -96,7 +99,7 @@ def train(
         found = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
-            workers=workers, progress=bar,
+            checkpoint=checkpoint, workers=workers, progress=bar,
         )  # fmt: skip
     assert found.comparison is not None
     if as_json:

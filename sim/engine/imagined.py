@@ -3,20 +3,22 @@
 It is a copy of the run (`sim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
 - Every task takes its estimate from now on.  A launch under way computes for what its estimate leaves; one that has
   overrun its estimate ends at once.
-- No task arrives any more: the streams have ended, and clients of closed loops send nothing.
+- No task arrives any more: the streams have ended, and clients of closed loops send nothing.  Arrivals that the policy
+  imagines itself, each like a task that has come, do arrive: their rows stand behind those of the run.
 - No device fails, none that is down comes up, and slow ones stay slow; a task that can then run nowhere waits to the
   end.  Maintenance that has been announced comes.
 - Random numbers are those of the fork's own seed; two forks with one seed meet the same.
 Requests to language models would tell how many tokens they are going to have, so such runs are refused.
 
-Cost: that of a fork, O(running) to work out the ends of launches, and a `memcpy` of the columns of times.
+Cost: that of a fork, O(running) to work out the ends of launches, and a `memcpy` of the columns of times (where
+arrivals are imagined, of all columns).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,16 +57,26 @@ class Imagined:
         return simulation.run()
 
 
-def imagine(original: Simulation, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
+def imagine(
+    original: Simulation,
+    scheduler: Scheduler,
+    decisions: Sequence[Decision] = (),
+    seed: int = 0,
+    coming: Sequence[tuple[float, Task]] = (),
+) -> Imagined:
     """Fork a run while its policy decides, for `scheduler` to go on after some decisions."""
     run = original.input
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
-    if type(scheduler).prepare is not Scheduler.prepare:
+    if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
         raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
-    copier = Copier({id(run.tasks): _as_known(run.tasks, original.clock._now), id(original.sources.progress): None,
-                     id(original.checker): None})  # fmt: skip
+    _check_coming(original, coming)
+    tasks = _as_known(run.tasks, original.clock._now)
+    if coming:
+        coming = sorted(coming, key=lambda one: one[0])
+        tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
+    copier = Copier({id(run.tasks): tasks, id(original.sources.progress): None, id(original.checker): None})
     copy: Simulation = copier.copy(original)
     taken_along = id(scheduler) in copier.known
     mine, first = copier.copy((scheduler, tuple(decisions)))
@@ -72,6 +84,9 @@ def imagine(original: Simulation, scheduler: Scheduler, decisions: Sequence[Deci
         copy.launches.materialise(launch)  # by what it really is, up to now
     _forget_truths(list(copier.known.values()), seed)
     _end_streams(copy)
+    if coming:
+        copy.recorder.extend(len(coming))
+        copy.sources.begin_at(len(run.tasks))
     _spare_devices(copy)
     for launch in list(copy.running.values()):
         _retime(copy, launch)
@@ -95,6 +110,42 @@ def _as_known(tasks: Tasks, now: float) -> Tasks:
     """The columns as a policy knows them."""
     arrival = np.where(tasks.arrival <= now, tasks.arrival, math.inf)
     return replace(tasks, arrival=arrival, time=tasks.estimate)
+
+
+def _check_coming(run: Simulation, coming: Sequence[tuple[float, Task]]) -> None:
+    """UsageError where such arrivals cannot be imagined."""
+    if not coming:
+        return
+    if run.graph is not None or run.tasks.items:
+        raise UsageError("arrivals of task graphs, and of tasks that share data, cannot be imagined in a fork")
+    for at, task in coming:
+        if not run.clock._now <= at < math.inf:
+            raise UsageError(f"an arrival imagined in a fork comes at a time from now on, not at {at:g} s")
+        if task.shape in run._queue_of:
+            raise UsageError("requests to services cannot be imagined in a fork, only tasks")
+
+
+def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
+    """The table with further rows: at each time, ascending, a task like an earlier row but for when it comes.
+
+    Deadlines and patience are as far from the arrival as those of the row that it is like.
+    """
+    rows, late = np.array(like, dtype=np.int64), np.array(times, dtype=float)
+    since = late - tasks.arrival[rows]
+    changes: dict[str, Any] = {}
+    for field in fields(tasks):
+        column = getattr(tasks, field.name)
+        if isinstance(column, np.ndarray):
+            more = column[rows]
+            if field.name in ("deadline", "expires"):
+                more = more + since
+            changes[field.name] = np.concatenate([column, late if field.name == "arrival" else more])
+    if tasks.estimate is tasks.time:
+        changes["estimate"] = changes["time"]
+    extra = {name: np.concatenate([column, column[rows]]) for name, column in tasks.extra.items()}
+    count = len(tasks)
+    refused = {count + k: tasks.refused[row] for k, row in enumerate(like) if row in tasks.refused}
+    return replace(tasks, **changes, extra=extra, refused={**tasks.refused, **refused}, hash_ids=None)
 
 
 def _forget_truths(everything: Sequence[Any], seed: int) -> None:

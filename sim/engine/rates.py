@@ -66,7 +66,7 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """What one of its devices makes of a launch, which holds so many thousandths of cores there if it is on cores."""
+        """What one of its devices makes of a launch; `millicores`: what it holds there, if it is on cores."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type

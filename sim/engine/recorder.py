@@ -99,6 +99,17 @@ class Recorder:
         self.ready = array("d", [NAN]) * len(self.status)
         return self.ready
 
+    def extend(self, count: int) -> None:
+        """Add rows for tasks that are only imagined (`sim.engine.imagined`)."""
+        for times in (self.start, self.finish):
+            times.extend([NAN] * count)
+        for column, nothing in ((self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED)):
+            column.extend([nothing] * count)
+        if self.ready is not None:
+            self.ready.extend([NAN] * count)
+        for name, column in self._detail.items():
+            column.extend([-1 if name == "batch" else 0] * count)
+
     def first_tokens(self) -> array:
         """When requests to language models had their first token."""
         if self._first_token is None:

@@ -158,6 +158,10 @@ class Simulation(Arrivals, Decisions, Endings):
 
     def bind(self, scheduler: Scheduler) -> None:
         """Hand the problem (to policies that plan) and the view to the policy, once."""
+        if scheduler.looks_ahead and self.serving is not None:
+            what = f"{self.input.policy} plays the run on as far as estimates tell, and the answers of language models "
+            text = what + "have lengths that no policy knows; name another policy"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
             if self.serving is not None:
                 what = f"{self.input.policy} plans all tasks beforehand, and requests to language models are none"

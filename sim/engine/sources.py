@@ -87,6 +87,15 @@ class Sources(Timer):
             self._load_block()
             clock.feed_at(self._times[0], self)
 
+    def begin_at(self, row: int) -> None:
+        """Deliver the rows of the table from this one on, and none before; `run` has that table."""
+        self.tasks = self.run.tasks
+        self._row = row
+        self._last = len(self.tasks)
+        self.to_come = self._last - row
+        self._load_block()
+        self.clock.feed_at(self._times[0], self)
+
     def _load_block(self) -> None:
         first, stop = self._row, min(self._row + BLOCK, self._last)
         tasks = self.tasks

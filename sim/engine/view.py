@@ -600,10 +600,16 @@ class EngineView:
 
     # What if? -------------------------------------------------------------------------------------------------
 
-    def fork(self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
+    def fork(
+        self,
+        scheduler: Scheduler,
+        decisions: Sequence[Decision] = (),
+        seed: int = 0,
+        coming: Sequence[tuple[float, Task]] = (),
+    ) -> Imagined:
         from sim.engine.imagined import imagine  # which few runs need
 
-        return imagine(self._simulation, scheduler, decisions, seed)
+        return imagine(self._simulation, scheduler, decisions, seed, coming)
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
         return self._shadows.of(task, mode)

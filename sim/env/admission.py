@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from sim.engine.simulation import Simulation
 from sim.env.episode import Episodes
-from sim.env.rewards import Reward
+from sim.env.rewards import Reward, checked
 from sim.model.cluster import Device
 from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
@@ -145,7 +145,7 @@ class Played(Admissions):
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)
 
-    def earned(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
+    def total(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
         """The sum of all rewards of a run."""
         self.reset(seed, replication, loads)
-        return self.reward.take(self.now)
+        return checked(self.reward.take(self.now), self.parts, self.now)

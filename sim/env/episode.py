@@ -8,18 +8,21 @@ and the same policy in a run leave the same tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sim.engine.simulation import Simulation
-from sim.env.rewards import Reward, RewardLike, check_reward, make_reward
+from sim.env.acting import Acting, Actions, Choice, check_actions
+from sim.env.observations import Observation, ObservationLike, make_observation
+from sim.env.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
 from sim.errors import ScenarioError, UsageError
-from sim.model.randomness import JUDGED
+from sim.model.randomness import JUDGED, TRAINING
 from sim.model.record import Record, RunInput
 from sim.model.tasks import Task
+from sim.policy.contract import PlanProblem, Start
 from sim.policy.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 
 if TYPE_CHECKING:
@@ -33,7 +36,11 @@ NO_WATTS = (
 )
 
 
-class Watched(Window):
+PILOT = 2
+"""Runs from which the usual reward is taken."""
+
+
+class Watched(Acting):
     """The window of an episode, which also tells the reward what happens."""
 
     reward: Reward
@@ -62,6 +69,11 @@ class Episodes:
     starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
     paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
     plain reward.
+    normalize: rewards are multiplied by `factor`, which makes them about one per typical time (`scale`), as they are
+        when what fits starts in order of arrival in the first training runs of seed 0.
+    observation: vector, dict, graph, or one's own (`sim.env.observations`).
+    actions: what may be chosen besides tasks and types: width, mode, node, preempt, power (`sim.env.acting`).
+    `earned` is the plain reward of the last step, whatever is asked of the others: its sum is a figure of the tables.
     """
 
     watched: Window
@@ -77,6 +89,9 @@ class Episodes:
         reward: RewardLike = "slowdown",
         scale: float | None = None,
         ahead: bool = False,
+        normalize: bool = False,
+        observation: ObservationLike = "vector",
+        actions: Iterable[str] = (),
     ):
         from sim.scenario.scenario import load
 
@@ -85,18 +100,71 @@ class Episodes:
         number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
         if scale is not None and not (number and SHORTEST <= scale < math.inf):
             raise UsageError(f"scale is the seconds of a typical task, a number above 0, not {scale!r}")
-        self.parts = check_reward(reward)
+        self.parts, self._reward = check_reward(reward), reward
         self.scenario = load(scenario)
         if not self.asks_scheduler:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
-        self.window, self.ahead = int(window), ahead
+        self.switches, self._make = check_actions(actions), make_observation(observation)
+        if self.decides != SCHEDULING and (self.switches or self._make is not None):
+            raise UsageError("admission is decided by accepting or rejecting, from the usual vector")
+        for name, value in (("ahead", ahead), ("normalize", normalize)):
+            if not isinstance(value, bool | np.bool_):
+                raise UsageError(f"{name} is true or false, not {value!r}")
+        self.window, self.ahead, self.normalize = int(window), bool(ahead), bool(normalize)
         first = self.build(self.scenario.model.seed, 0)
         if self.parts.get("energy") and not first.cluster.has_watts:
             raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
         self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
+        self.first: Observation | None = None
+        """The observation of the first load, whose shapes are kept."""
+        self.actions = self.layout.actions
+        if self.decides == SCHEDULING:
+            acting = self.acting()
+            acting.check(PlanProblem(first.tasks, first.cluster))
+            self.first, self.actions = acting.observer, acting.actions.count
+            self.action_names = acting.actions.names
+        else:
+            self.action_names = ("reject", "accept")
+        self.earned = self.dt = 0.0
+        self._factor: float | None = None
         self.simulation: Simulation | None = None
         self.record: Record | None = None
+
+    def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
+        """A window with what this environment shows and lets choose."""
+        return (kind or Acting)(self.window, self.scale, self.switches, self.observer, choice)
+
+    @property
+    def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
+        """Makes the observation of a run, with the shapes of the first."""
+        make, first = self._make, self.first
+        if make is None or first is None:
+            return make
+
+        def made(problem: PlanProblem, window: int, scale: float) -> Observation:
+            found = make(problem, window, scale)
+            found.keep(first)
+            return found
+
+        return made
+
+    @property
+    def factor(self) -> float:
+        """What makes a reward about one per typical time; 1 where rewards are not normalized."""
+        if self._factor is None:
+            self._factor = self._usual() if self.normalize else 1.0
+        return self._factor
+
+    def _usual(self) -> float:
+        pilot = type(self)(self.scenario, self.window, self._reward, self.scale, self.ahead)
+        earned = time = 0.0
+        for episode in range(PILOT):
+            pilot.reset(0, episode, TRAINING)
+            while not pilot.over:
+                earned += abs(pilot.step(pilot.plain()))
+            time += pilot.now
+        return time / (earned * self.scale) if earned > 0 else 1.0
 
     def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
         """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
@@ -113,21 +181,23 @@ class Episodes:
         told = self._take_over(run)
         with self.scenario.addresses():
             self.simulation = Simulation(run)
-        self.reward = told.reward = make_reward(self.simulation, self.parts)
+        self.reward = self.plain_reward = told.reward = make_reward(self.simulation, self.parts)
+        if self.ahead:
+            self.plain_reward = make_reward(self.simulation, self.parts)
+            told.reward = Both(self.simulation, self.reward, self.plain_reward)
         self.terminated = self.truncated = self._in_round = False
+        self.earned = self.dt = 0.0
+        self.taken: list[int] = []
+        """The actions of this episode so far: with its load, all that it takes to be where it is."""
         self._go()
         return self.observation
 
     def _take_over(self, run: RunInput) -> Any:
         """Put the window in the scheduler's place; what tells the reward of events."""
-        watched = Watched(self.window, self.scale)
+        watched = self.acting(Watched)
+        watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched
         return watched
-
-    @property
-    def actions(self) -> int:
-        """How many actions there are."""
-        return self.layout.actions
 
     @property
     def now(self) -> float:
@@ -146,14 +216,23 @@ class Episodes:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
             raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
+        self.taken.append(int(action))
+        factor = self.factor if self.normalize else 1.0
+        before = self.now
         self._take(self.simulation, action)
         self._go()
-        return self.reward.take(self.now)
+        self.dt = self.now - before
+        reward = checked(self.reward.take(self.now), self.parts, self.now)
+        self.earned = reward if self.plain_reward is self.reward else self.plain_reward.take(self.now)
+        return reward * factor
 
     def _take(self, simulation: Simulation, action: int) -> None:
         decision = self.watched.decision(self.legal(action))
         if decision is None:
             self._in_round = False
+            return
+        if not isinstance(decision, Start):
+            simulation.apply(decision)
             return
         task = decision.tasks
         assert isinstance(task, Task)
@@ -208,6 +287,36 @@ class Episodes:
             self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
             scenario=self.scenario.to_yaml(absolute_paths=True),
         )  # fmt: skip
+
+
+def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
+    """A scheduler class of this name: what `choice` decides, seen as in these episodes."""
+    if episodes.decides != SCHEDULING:
+        raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
+    if not callable(choice):
+        raise UsageError(f"a trained model is given as a function of observation and mask, not as {choice!r}")
+    layout, count = episodes.layout, episodes.actions
+
+    class Trained(Acting):
+        """A trained model, as it was trained in an environment."""
+
+        def __init__(self) -> None:
+            super().__init__(episodes.window, episodes.scale, episodes.switches, episodes.observer, choice)
+
+        def check(self, problem: PlanProblem) -> None:
+            here = Layout.of(problem.cluster, self.window)
+            actions = Actions(problem, here.types, self.window, self.switches)
+            if (here.types, actions.count) != (layout.types, count):
+                raise ScenarioError(
+                    f"the model was trained for the device types {', '.join(layout.types)} and {count} actions; here "
+                    f"there are {', '.join(here.types)} and {actions.count}"
+                )
+            super().check(problem)
+
+    Trained.__name__ = Trained.__qualname__ = name
+    # A class of this name at the top of the module of `choice` can be sent to worker processes.
+    Trained.__module__ = getattr(choice, "__module__", None) or __name__
+    return Trained
 
 
 def typical_time(run: RunInput) -> float:

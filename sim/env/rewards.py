@@ -6,6 +6,7 @@ goodput     one for each task that completes by its deadline, or has none
 energy      minus the joules that all devices drew, as the engine counts them: idle and asleep, for work and for work
             that was lost; the sum is minus the energy_j of the devices, a warm-up included
 value       as goodput, each task counted with its weight
+makespan    minus the seconds from the first arrival to the last completion
 
 A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
 tasks are worth less what holding them costs.
@@ -14,10 +15,14 @@ tasks are worth less what holding them costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sim.errors import UnknownName, UsageError
+import numpy as np
+
+from sim import registry
+from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
 from sim.model.tasks import Mode, Task
@@ -25,11 +30,17 @@ from sim.model.tasks import Mode, Task
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation
 
-RewardLike = str | Mapping[str, float]
 
 
 class Reward:
-    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last."""
+    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last.
+
+    A reward of one's own is a class derived from this, whose sum over a run does not depend on when it is asked, so
+    that it tells what other policies earn, too; `sim.register(name, item, kind="reward")` gives it a name.
+    """
+
+    metric: ClassVar[str] = "slowdown_mean"
+    """The metric of the tables that it is for: what `sim.train` compares."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -58,6 +69,69 @@ class Reward:
         raise NotImplementedError
 
 
+RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], float]
+
+
+@dataclass
+class Seen:
+    """What happened since the last step: the tasks that arrived, finished or went otherwise, and the seconds."""
+
+    arrived: list[Task] = field(default_factory=list)
+    finished: list[Task] = field(default_factory=list)
+    gone: list[Task] = field(default_factory=list)
+    dt: float = 0.0
+
+
+class Called(Reward):
+    """A function `(view, seen) -> float`, called once at each step; it belongs to an environment, not to a run."""
+
+    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
+        super().__init__(simulation)
+        self.function, self.seen, self.asked = function, Seen(), 0.0
+
+    def arrived(self, task: Task) -> None:
+        self.seen.arrived.append(task)
+
+    def completed(self, task: Task) -> None:
+        self.seen.finished.append(task)
+
+    def left(self, task: Task) -> None:
+        self.seen.gone.append(task)
+
+    def take(self, now: float) -> float:
+        seen, self.seen = self.seen, Seen()
+        seen.dt, self.asked = now - self.asked, now
+        return self.function(self.simulation.view, seen)
+
+
+class Both(Reward):
+    """Two rewards of one run, of which only the first is told what is to be expected."""
+
+    def __init__(self, simulation: Simulation, first: Reward, plain: Reward):
+        super().__init__(simulation)
+        self.first, self.plain = first, plain
+        self.admitted, self.started = first.admitted, first.started  # type: ignore[method-assign]
+
+    def arrived(self, task: Task) -> None:
+        self.first.arrived(task)
+        self.plain.arrived(task)
+
+    def completed(self, task: Task) -> None:
+        self.first.completed(task)
+        self.plain.completed(task)
+
+    def left(self, task: Task) -> None:
+        self.first.left(task)
+        self.plain.left(task)
+
+    def close(self, record: Record) -> None:
+        self.first.close(record)
+        self.plain.close(record)
+
+    def take(self, now: float) -> float:
+        return self.first.take(now)
+
+
 class _InSystem(Reward):
     """Minus the integral of a weight over the tasks in the system."""
 
@@ -67,6 +141,8 @@ class _InSystem(Reward):
         self.present: dict[int, float] = {}
         self.ahead: dict[int, float] = {}
         """Tasks paid for until their expected end, and when that is."""
+        self.credit: dict[int, float] = {}
+        """1 of those whose time at best was credited."""
 
     def of(self, task: Task) -> float:
         """The weight of a task."""
@@ -78,19 +154,25 @@ class _InSystem(Reward):
             self._settle(self.simulation.view.now)
             self.present[row] = weight = self.of(task)
             self.weight += weight
-            # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then.
-            self.earned -= weight * (self.since - self.ahead.pop(row, min(task.arrival, self.since)))
+            # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then,
+            # and the time at best that is left was credited when it started and will be again.
+            paid = self.ahead.pop(row, None)
+            self.earned -= weight * (self.since - (min(task.arrival, self.since) if paid is None else paid))
+            self.earned -= weight * self.credit.pop(row, 0.0) * task.shortest_remaining
 
     def started(self, task: Task, end: float, least: float) -> None:
         self.earned -= self.present.get(task.index, 0.0) * (end - self.simulation.view.now - least)
         self.left(task)
         self.ahead[task.index] = end
+        if least > 0.0:
+            self.credit[task.index] = 1.0
 
     def completed(self, task: Task) -> None:
         self.left(task)
 
     def left(self, task: Task) -> None:
         self.ahead.pop(task.index, None)
+        self.credit.pop(task.index, None)
         weight = self.present.pop(task.index, None)
         if weight is not None:
             self._settle(self.simulation.view.now)
@@ -110,6 +192,8 @@ class _InSystem(Reward):
 
 class Response(_InSystem):
     """Minus the seconds in the system."""
+
+    metric = "response_mean"
 
     def of(self, task: Task) -> float:
         return 1.0
@@ -132,6 +216,8 @@ class Slowdown(_InSystem):
 
 class Goodput(Reward):
     """One for each task that completes in time; ahead, as soon as that is to be expected."""
+
+    metric = "goodput_fraction"
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -169,8 +255,31 @@ class Goodput(Reward):
 class Value(Goodput):
     """The weight of each task that completes in time."""
 
+    metric = "value_fraction"
+
     def of(self, task: Task) -> float:
         return task.weight
+
+
+class Makespan(Reward):
+    """Minus the seconds by which each completion moves the last one; ahead, as soon as that is to be expected."""
+
+    metric = "makespan"
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        arrival = simulation.tasks.arrival
+        self.last = self.told = float(arrival.min()) if len(arrival) else 0.0
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self.last = max(self.last, end)
+
+    def completed(self, task: Task) -> None:
+        self.last = max(self.last, self.simulation.view.now)
+
+    def take(self, now: float) -> float:
+        earned, self.told = self.told - self.last, self.last
+        return earned
 
 
 class Energy(Reward):
@@ -178,6 +287,8 @@ class Energy(Reward):
 
     Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
     """
+
+    metric = "energy_j"
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -266,9 +377,11 @@ def _dynamic(mode: Mode) -> float:
 class Weighted(Reward):
     """A weighted sum of others."""
 
-    def __init__(self, simulation: Simulation, parts: Mapping[str, float]):
+    def __init__(self, simulation: Simulation, parts: Parts):
         super().__init__(simulation)
-        self.parts = [(weight, REWARDS[name](simulation)) for name, weight in parts.items()]
+        self.parts: list[tuple[float, Reward]] = [
+            (weight, parts.made.get(name, REWARDS.get(name))(simulation)) for name, weight in parts.items()  # type: ignore[misc]
+        ]
 
     def arrived(self, task: Task) -> None:
         for _, part in self.parts:
@@ -300,25 +413,90 @@ class Weighted(Reward):
 
 REWARDS: dict[str, type[Reward]] = {
     "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": Value,
+    "makespan": Makespan,
 }  # fmt: skip
 
 
-def check_reward(reward: RewardLike) -> dict[str, float]:
+class Parts(dict[str, float]):
+    """Names of rewards and their weights; `made` has those that are not named in `REWARDS`."""
+
+    made: dict[str, Callable[[Simulation], Reward]]
+
+    @property
+    def is_sum(self) -> bool:
+        """Can it be told of a run in which an environment decides nothing?"""
+        return not any(isinstance(item, _Function) for item in self.made.values())
+
+
+@dataclass
+class _Function:
+    """Makes the reward of a run from a function."""
+
+    function: Callable[[Any, Seen], float]
+
+    def __call__(self, simulation: Simulation) -> Reward:
+        return Called(simulation, self.function)
+
+
+def known_rewards() -> dict[str, Any]:
+    """Ours, and those that were registered in this process."""
+    return {**REWARDS, **registry.registered("reward")}
+
+
+def check_reward(reward: RewardLike) -> Parts:
     """Names and weights; UnknownName or UsageError otherwise."""
-    parts = {reward: 1.0} if isinstance(reward, str) else reward
+    known = known_rewards()
+    found = Parts()
+    found.made = {}
+    own: Any = reward
+    if callable(own):
+        found[own.__name__ if hasattr(own, "__name__") else type(own).__name__] = 1.0
+        found.made = {name: _maker(own) for name in found}
+        return found
+    parts = {own: 1.0} if isinstance(own, str) else own
     if not isinstance(parts, Mapping) or not parts:
-        raise UsageError(f"a reward is a name ({', '.join(REWARDS)}) or a mapping of names to weights, not {reward!r}")
+        raise UsageError(
+            f"a reward is a name ({', '.join(known)}), a mapping of names to weights, a class or a function, "
+            f"not {reward!r}"
+        )
     for name, weight in parts.items():
-        if name not in REWARDS:
-            raise UnknownName("reward", str(name), REWARDS, f"; the rewards are {', '.join(REWARDS)}")
+        if name not in known:
+            raise UnknownName("reward", str(name), known, f"; the rewards are {', '.join(known)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
-    return {name: float(weight) for name, weight in parts.items()}
+        found[name] = float(weight)
+        if name not in REWARDS:
+            found.made[name] = _maker(known[name])
+    return found
 
 
-def make_reward(simulation: Simulation, parts: Mapping[str, Any]) -> Reward:
+def _maker(item: Any) -> Callable[[Simulation], Reward]:
+    if isinstance(item, type) and issubclass(item, Reward):
+        return item
+    if callable(item) and not isinstance(item, type):
+        return _Function(item)
+    raise UsageError(f"a reward is a class derived from sim.env.rewards.Reward, or a function, not {item!r}")
+
+
+def metric_of(name: str, parts: Parts) -> str:
+    """The metric of the tables that a reward is for."""
+    return getattr(parts.made.get(name, REWARDS.get(name)), "metric", Reward.metric)
+
+
+def make_reward(simulation: Simulation, parts: Parts) -> Reward:
     """The reward of one run, from what `check_reward` gave."""
     [*weights] = parts.values()
     if weights == [1.0]:
-        return REWARDS[next(iter(parts))](simulation)
+        name = next(iter(parts))
+        return parts.made.get(name, REWARDS.get(name))(simulation)  # type: ignore[misc]
     return Weighted(simulation, parts)
+
+
+def checked(value: Any, parts: Parts, now: float) -> float:
+    """A reward as a float; ScenarioError where it is none, or not finite."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise ScenarioError(
+            f"reward {' + '.join(parts)} returned {value!r:.60} at t = {now:g} s; a reward is a finite number"
+        )
+    return float(value)

@@ -7,8 +7,10 @@ at the end is that of `hetsim compare`: replications of the scenario's own seed.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,9 @@ import numpy as np
 from sim import registry
 from sim.env.admission import Admissions, Played
 from sim.env.episode import WINDOW, Episodes
-from sim.env.rewards import RewardLike, check_reward
-from sim.errors import UnknownName, UsageError
+from sim.env.rewards import RewardLike, check_reward, metric_of
+from sim.env.suites import BASELINES
+from sim.errors import Problem, ScenarioError, UnknownName, UsageError
 from sim.experiment.admission_baselines import hand_written, with_admission, with_admissions
 from sim.experiment.compare import run_policies
 from sim.experiment.policies import PolicyLike, named_policies
@@ -40,18 +43,12 @@ JUDGED_ON = 4
 """Validation runs by which a network is judged."""
 JUDGED = 20
 """How often one is, over all steps."""
-PILOT = 2
-"""Runs from which the typical reward is taken."""
-MEASURED = {
-    "slowdown": "slowdown_mean", "response": "response_mean", "goodput": "goodput_fraction", "energy": "energy_j",
-    "value": "value_fraction",
-}  # fmt: skip
-"""The metric of the tables that each reward is for."""
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
-BASELINES = ("fcfs", "random", "sjf")
-"""Of scheduling; of admission see `sim.experiment.admission_baselines`."""
+CHECKPOINT = "hetsim training checkpoint"
+MAX_CHECKPOINT = 4_000_000_000
+"""Bytes of a checkpoint, which holds the memory of an agent."""
 MOST_STEPS = 100_000_000
 
 
@@ -101,6 +98,7 @@ def train(
     replications: int | None = None,
     overrides: Overrides = (),
     out: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Training:
@@ -116,6 +114,9 @@ def train(
         Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
     metrics: those compared; without them that of the reward.
     out: a file to write the policy to.
+    checkpoint: a file to which the state of training is written about twenty times on the way.  Where it is there
+        already, training goes on from it, to the same bytes as without the interruption; ScenarioError where it belongs
+        to another training.
     workers: processes for the replications of the comparison; an agent learns in this process.
     """
     loaded = prepare(scenario, None, overrides)
@@ -128,6 +129,8 @@ def train(
     learner = make_agent(agent, {} if settings is None else settings)
     if out is not None:
         check_writable(out)
+    if checkpoint is not None:
+        check_writable(checkpoint)
     admission = decides == ADMISSION
     if admission:
         _refuse_others(loaded)
@@ -141,13 +144,25 @@ def train(
         # What is wrong with one is said before anything is trained; planners find it when they plan.
         prepare(loaded, value).begin()
     parts = check_reward(_usual_reward(loaded, decides) if reward is None else reward)
+    if not parts.is_sum:
+        raise UsageError(
+            f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
+            "class derived from sim.env.rewards.Reward, whose sum is known of other policies, too"
+        )
     practice = Practice(loaded, window, parts, seed, steps, progress, decides)
+    if checkpoint is not None:
+        practice.checkpoint_at(Path(checkpoint), {
+            "scenario": loaded.name,
+            "content": hashlib.sha256(loaded.to_yaml(absolute_paths=True).encode()).hexdigest(),
+            "agent": agent, "settings": asdict(learner), "steps": steps, "seed": seed, "decides": decides,
+            "window": practice.episodes.window, "reward": dict(parts),
+        })  # fmt: skip
     network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
     policy = registry.load_object("policies.learning.files:LearnedPolicy")(
         network, practice.episodes.window, practice.layout.types, practice.scale, agent,
         {
-            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": parts,
+            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": dict(parts),
             "settings": asdict(learner), "kept_after": practice.kept_after,
         },
         decides,
@@ -158,7 +173,7 @@ def train(
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
     if not others:
         return Training(policy, practice.table(), beside, None, {})
-    figures = metrics or [MEASURED[name] for name in parts]
+    figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
     comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
 
@@ -236,7 +251,7 @@ def _compared(
         chosen = {f"learned ({policy.agent})": whole, **others}
         runs = run_policies(scenario, chosen, metrics=metrics, replications=replications, workers=workers)
         earned = None
-        if len(practice.parts) > 1:
+        if len(practice.parts) > 1 or practice.parts.made:
             count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())
             seed = scenario.model.seed
             earned = pd.DataFrame(
@@ -252,25 +267,63 @@ class Practice:
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
         decides: str = SCHEDULING,
     ):  # fmt: skip
-        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True)
+        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=True)
         self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
         self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
-        self.seed, self.steps, self.progress = seed, steps, progress
+        self.seed, self.steps, self.progress, self.decides = seed, steps, progress, decides
         self.every = max(1, steps // JUDGED)
         self.curve: list[tuple[int, float]] = []
         self.kept: Any = None
         self.kept_after = 0
-        self.factor = self._factor()
+        self.resumed: Any = None
+        self._checkpoint: tuple[Path, dict[str, Any]] | None = None
+        self._saved_at = 0
 
-    def _factor(self) -> float:
-        """What makes a reward about one per typical time, as it is when what fits starts in order of arrival."""
-        earned = time = 0.0
-        for episode in range(PILOT):
-            self.reset(episode)
-            while not self.episodes.over:
-                earned += abs(self.episodes.step(self.episodes.plain()))
-            time += self.episodes.now
-        return time / (earned * self.scale) if earned > 0 else 1.0
+    def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
+        """Keep the state of training in a file, and go on from what it holds; ScenarioError if that is another's."""
+        self._checkpoint = path, json.loads(json.dumps(training))
+        if not path.exists():
+            return
+        state, mine = read_checkpoint(path, self._checkpoint[1])
+        self.curve = [(int(steps), float(value)) for steps, value in mine["curve"]]
+        self.kept_after, self._saved_at = int(mine["kept_after"]), int(mine["steps"])
+        if any(name.startswith("kept") for name in state.arrays):
+            self.kept = registry.load_object("policies.learning.network:network_of")(state.arrays, "kept")
+        self._under_way = int(mine["episode"]), [int(action) for action in mine["actions"]]
+        self.resumed = state
+        self.return_to()
+
+    def return_to(self) -> None:
+        """Go to where the episode was when the state was saved: its load again, and the same actions."""
+        episode, actions = self._under_way
+        self.reset(episode)
+        for action in actions:
+            self.episodes.step(action)
+
+    def save(self, steps: int, state: Callable[[], Any]) -> None:
+        """So many steps have been taken, and training could go on from this state; every now and then it is written."""
+        if self._checkpoint is None or steps - self._saved_at < self.every:
+            return
+        path, training = self._checkpoint
+        found, self._saved_at = state(), steps
+        mine = {
+            "curve": self.curve, "kept_after": self.kept_after, "steps": steps,
+            "episode": self.episodes.replication, "actions": self.episodes.taken,
+        }  # fmt: skip
+        kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
+        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": found.facts}
+        registry.load_object("policies.learning.files:write_parts")(path, about, {**found.arrays, **kept})
+
+    def environment(self) -> Any:
+        """These episodes as a Gymnasium environment; `reset(seed=self.seed)` begins the first."""
+        from sim.env.gym import ENVIRONMENTS
+
+        return ENVIRONMENTS[self.decides].of(self.episodes)
+
+    @property
+    def sb3(self) -> Any:
+        """The parts for stable-baselines3 (`sim.env.sb3`)."""
+        return registry.load_object("sim.env.sb3:ScoringPolicy"), registry.load_object("sim.env.sb3:TimedRolloutBuffer")
 
     @property
     def observation(self) -> np.ndarray:
@@ -294,7 +347,7 @@ class Practice:
 
     def step(self, action: int) -> float:
         """Take an action; its reward, made comparable."""
-        return self.episodes.step(action) * self.factor
+        return self.episodes.step(action)
 
     def passed(self, steps: int, network: Any) -> None:
         """So many steps have been taken: from time to time the network is judged, and the best is kept."""
@@ -332,14 +385,14 @@ class Practice:
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
-            earned += episodes.earned(self.seed, replication, VALIDATION)
+            earned += episodes.total(self.seed, replication, VALIDATION)
             tasks += _tasks(episodes)
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
         """Reward per task of so many runs of the policy that the scenario names."""
         episodes = self._player(scenario)
-        return [episodes.earned(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
+        return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 
     def _player(self, scenario: Scenario) -> Played:
         return Played(scenario, self.episodes.window, self.parts, self.scale)
@@ -349,6 +402,37 @@ class Practice:
         import pandas as pd
 
         return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
+
+
+def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The state of the agent and of its practice; ScenarioError where the file is damaged or of another training."""
+
+    def wrong(text: str) -> ScenarioError:
+        return ScenarioError(Problem(text, file=str(path)))
+
+    read = registry.load_object("policies.learning.files:read_parts")
+    arrays = read(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
+    try:
+        about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
+        known, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
+        facts, mine = dict(about["agent"]), dict(about["practice"])
+        whole = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        known = whole = False
+    if not known or not whole:
+        raise wrong("is an .npz archive, but no checkpoint of a training (hetsim train --checkpoint)")
+    for key, value in training.items():
+        if theirs.get(key) != value:
+            if key == "content":
+                raise wrong(
+                    f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
+                    "name another file, or remove this one"
+                )
+            raise wrong(
+                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; name "
+                "another file, or remove this one"
+            )
+    return registry.load_object("policies.learning.practice:State")(arrays, facts), mine
 
 
 def _tasks(episodes: Episodes) -> int:

@@ -184,6 +184,10 @@ class NodeSpec:
     """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
     island_size: int | None = None
     """Accelerators that NVLink joins directly (filled in order); None: none are."""
+    nvlink: Link = field(default_factory=Link)
+    """What joins its GPUs: the rate of each in one direction, and the latency of a hop."""
+    cards: int = 1
+    """Network cards, which share the rate of `network`."""
     switch: Link = field(default_factory=Link)
     network: Link = field(default_factory=Link)
     """The node's way to all other nodes: `upload` is out of the node, `download` into it."""

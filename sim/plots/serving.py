@@ -128,10 +128,10 @@ def _gaps(ax: Axes, result: Result) -> None:
     factor, unit = fitting(list(percentiles.values()), SECONDS)
     places = np.unique(np.searchsorted(share, np.linspace(0, 1, 2000)).clip(max=len(share) - 1))
     ax.plot(gaps[order][places] / factor, 100 * share[places], color=BLUE, linewidth=1.4, drawstyle="steps-post")
-    for name, value in percentiles.items():
+    for place, (name, value) in enumerate(percentiles.items()):  # at different heights, as they may be close together
         ax.axvline(value / factor, color=MUTED, linewidth=0.9, linestyle=":")
         text = f" {name} {value / factor:.3g} {unit}"
-        ax.text(value / factor, 4, text, fontsize=8, color=INK, rotation=90, va="bottom")
+        ax.text(value / factor, 4 + 32 * place, text, fontsize=8, color=INK, rotation=90, va="bottom")
     if gaps.max() > 20 * percentiles["p50"]:
         ax.set_xscale("log")
     ax.set_ylim(0, 103)

@@ -227,6 +227,9 @@ class Scheduler:
     sets_devices: ClassVar[bool] = False
     """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
 
+    looks_ahead: ClassVar[bool] = False
+    """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
+
     notes: Mapping[str, Any] = {}
     """What the policy tells of its work besides what it did, kept with the run: names and plain values.
 
@@ -559,12 +562,20 @@ class View(Protocol):
         """Does a launch, or a copy under way, need an item on this accelerator?"""
         ...
 
-    def fork(self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0) -> Imagined:
+    def fork(
+        self,
+        scheduler: Scheduler,
+        decisions: Sequence[Decision] = (),
+        seed: int = 0,
+        coming: Sequence[tuple[float, Task]] = (),
+    ) -> Imagined:
         """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
 
         Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
-        itself never notices.  A scheduler that is a field of the policy's own, and that the policy keeps informed, is
-        copied with all that it knows; any other is told of the tasks that wait.  UsageError for language models and
-        for schedulers that plan beforehand.
+        itself never notices.  coming: arrivals that the policy imagines, each a time and a task that has come and that
+        the newcomer is like; not for graphs, shared data and requests.
+        A scheduler that is a field of the policy's own, and that the policy keeps informed, is copied with all that it
+        knows; any other is told of the tasks that wait.  UsageError for language models and for schedulers that plan
+        beforehand.
         """
         ...

@@ -1,7 +1,8 @@
 """The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
 
 A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
-Only estimates go in: the expected finish of what runs, the estimated time of what does not.
+Only estimates go in: the expected finish of what runs, the estimated time of what does not.  A plan of it can be tried
+out in a fork of the run (`PlanProblem.simulate`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.model.cluster import MILLI, Device
+from sim.model.cluster import MILLI, Cluster, Device
 from sim.model.plan import Plan, Step, lane_names
+from sim.model.record import COMPLETED
 from sim.model.tasks import RUNNING, Mode, Task, Tasks
 from sim.policy.contract import PlanProblem, View
+from sim.policy.planned import PlannedScheduler
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ class Progress:
         rows = self._closed(rows, running)
         rows.sort(key=since.__getitem__)  # stable
         tasks = self._table(rows, [since[row] for row in rows])
-        problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view))
+        simulate = _not_with_foresight if foresight else Trials(view, self.problem, rows).simulate
+        problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view), simulate)
         return Rest(problem, rows, list(left_out))
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
@@ -195,12 +199,63 @@ def in_mid_run(
     now: float = 0.0,
     free_at: Mapping[str, float] | None = None,
     data: Mapping[int, Sequence[Device | int]] | None = None,
+    simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """A problem of these tasks on the same cluster, in mid-run; nothing can be simulated in it."""
+    """A problem of these tasks on the same cluster, in mid-run; without `simulate` nothing can be simulated in it."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
-        simulate=_not_in_mid_run, rehearse=_not_in_mid_run,
+        simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
     )  # fmt: skip
+
+
+class Resumed(PlannedScheduler):
+    """Follows a plan for some of the tasks of a run that has begun; others are not its business."""
+
+    def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
+        super().__init__()
+        self.follow(plan, tasks, cluster)
+
+    def has(self, task: Task) -> bool:
+        return task.index in self._number
+
+    def ready(self, task: Task) -> None:
+        if self.has(task):
+            super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        if self.has(task):
+            super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        if self.has(task):
+            super().gone(task)
+
+
+class Trials:
+    """Tries plans for the rest of a run out, in forks of it."""
+
+    def __init__(self, view: View, problem: PlanProblem, rows: Sequence[int]) -> None:
+        self._view = view
+        self._problem = problem
+        self._rows = list(rows)
+
+    def simulate(self, plan: Plan) -> float:
+        """The makespan of a plan from now on, as far as estimates tell; inf where a task is not completed."""
+        whole = self._whole(plan)
+        record = self._view.fork(Resumed(whole, self._problem.tasks, self._problem.cluster)).run()
+        planned = [step.task for step in whole.steps]
+        if not planned:
+            return 0.0
+        if (record.status[planned] != COMPLETED).any():
+            return math.inf
+        return float(record.finish[planned].max()) - self._view.now
+
+    def _whole(self, plan: Plan) -> Plan:
+        """The plan with the rows of the whole run."""
+        rows = self._rows
+        copies = [one if one.after is None else replace(one, after=rows[one.after]) for one in plan.copies]
+        steps = [Step(rows[step.task], step.mode, step.devices) for step in plan.steps]
+        return replace(plan, steps=steps, copies=copies)
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
@@ -232,4 +287,13 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
 
 
 def _not_in_mid_run(_: Any) -> Any:
-    raise UsageError("in mid-run nothing can be simulated, so a planner that tries plans out cannot plan the rest")
+    raise UsageError("this is a part of a run, and nothing can be simulated in it")
+
+
+def _not_with_foresight(_: Any) -> Any:
+    raise UsageError("tasks that are still to come are in no fork of the run, so with foresight no plan can be tried "
+                     "out")  # fmt: skip
+
+
+def _not_rehearsed(_: Any) -> Any:
+    raise UsageError("it begins with what a scheduler does in all of a run")

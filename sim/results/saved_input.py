@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from pydantic import BaseModel
 
 from sim.errors import DamagedFile
 from sim.model.cluster import Cluster
@@ -108,8 +109,10 @@ class _Writer:
         kind = type(value)
         if kind.__module__.partition(".")[0] != "sim":
             raise TypeError(f"{kind.__qualname__} cannot be saved with a run")
-        names = getattr(kind, "_fields", None) or getattr(kind, "model_fields", None)  # of tuples, of pydantic models
-        names = names or [field.name for field in dataclasses.fields(value)]
+        if isinstance(value, BaseModel):  # the peak of a device type
+            names = list(kind.model_fields)
+        else:
+            names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(value)]
         fields = {name: self.encode(getattr(value, name)) for name in names}
         return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
 
@@ -159,10 +162,10 @@ class _Reader:
             raise TypeError(f"{value['class']} is no class of hetsim")
         kind: Any = getattr(importlib.import_module(module), name)
         fields = {key: self.decode(one) for key, one in value["fields"].items()}
+        if issubclass(kind, BaseModel):  # was validated when it was read from the scenario
+            return kind.model_construct(**fields)
         if issubclass(kind, tuple):
             return kind(**fields)
-        if hasattr(kind, "model_construct"):  # was validated when it was read from the scenario
-            return kind.model_construct(**fields)
         if not dataclasses.is_dataclass(kind):
             raise TypeError(f"{value['class']} is no record")
         found: Any = object.__new__(cast(type, kind))

@@ -289,7 +289,7 @@ def _groups(
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
     groups = []
     for node in cluster.nodes:
-        part = np.bincount(places.owner, weights=(node_of == node.index) * places.amount, minlength=places.count)
-        part /= places.totals
+        on_node = np.bincount(places.owner, weights=(node_of == node.index) * places.amount, minlength=places.count)
+        part = on_node / places.totals
         groups.append((node.name, amount * part[launches.place]))
     return groups

@@ -113,6 +113,8 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
             network.into if network.into is not None else network.download,
             network,
         ),
+        nvlink=Link() if nodes.nvlink is None else Link(nodes.nvlink.rate, nodes.nvlink.rate, nodes.nvlink.latency),
+        cards=nodes.cards,
         island_size=nodes.island,
         rack=nodes.rack,
         price=_price(nodes.price),

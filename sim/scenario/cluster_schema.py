@@ -168,6 +168,18 @@ class Pcie(Link):
         return included(value, "pcie", cls, info)
 
 
+class GpuLink(Model):
+    """NVLink or the like between the GPUs of a node."""
+
+    rate: Annotated[BytesPerSecond, Field(gt=0)]
+    """Bus bandwidth of a GPU in one direction that collectives reach."""
+    latency: Seconds = 0.0
+    """Time of a hop from GPU to GPU, 0 unless given."""
+
+
+Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
+
+
 class Network(Model):
     """A node's way to all others; `out` and `in`, or the same as upload and download."""
 
@@ -290,6 +302,10 @@ class Nodes(Model):
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     island: Count | None = None
     """Accelerators that NVLink joins directly, in order."""
+    nvlink: Joined | None = None
+    """What joins its GPUs, for parallel training: a rate, or rate and latency; no limit unless given."""
+    cards: Count = 1
+    """Network cards that share the rate of its network equally, for parallel training; 1 unless given."""
     price: Priced | None = None
     """Of the node as a whole, beside those of its devices."""
 

@@ -23,6 +23,7 @@ from sim.scenario.fields import (
     unknown,
 )
 from sim.scenario.tokens_schema import Tokens
+from sim.scenario.training_schema import Communication, Training
 from sim.workload import profiles
 from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
 from sim.workload.roofline import Work
@@ -354,6 +355,10 @@ class Demand(Model):
     """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
     """A known piece of work, such as cnn_training, from which times are computed."""
+    training: Training | None = None
+    """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
+    communication: Communication | None = None
+    """What the ranks of a job send each other, by which its times grow; nothing unless given."""
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
     """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
@@ -474,12 +479,27 @@ class Demand(Model):
         _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
+        self._check_training()
         return self
+
+    def _check_training(self) -> None:
+        for name in ("modes", "scaling", "training", "span"):
+            if self.communication is not None and getattr(self, name):
+                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot stand beside it"
+                raise KeyProblem("communication", text)
+        if self.training is None:
+            return
+        others = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span")
+        for name in others:
+            if getattr(self, name):
+                key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
+                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot stand beside it")
 
     def check_whole(self) -> None:
         """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
+        self._check_training()
         if self.devices is not None and not (self.work or self.profile):
             raise KeyProblem("devices", "this belongs to work or a profile, and there is none here")
 
@@ -496,7 +516,8 @@ class Demand(Model):
 
     @property
     def has_times(self) -> bool:
-        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile)
+        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile
+                    or self.training)  # fmt: skip
 
     def over(self, other: Demand) -> Demand:
         """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""

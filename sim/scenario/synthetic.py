@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from sim.errors import ScenarioError
-from sim.model.cluster import DeviceType, Partition
+from sim.model.cluster import DeviceType, NodeSpec, Partition
 from sim.model.tasks import Mode
 from sim.model.tasks import Work as Known
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
 from sim.scenario.document import Path_
+from sim.scenario.fields import KeyProblem
 from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.modes import ModeBook
 from sim.scenario.served import Served
@@ -33,7 +34,9 @@ from sim.scenario.streams import (
     unfit,
     users_of,
 )
+from sim.scenario.training_schema import Training
 from sim.scenario.workload_schema import MAX_TASKS, Entry
+from sim.theory import training as formulas
 from sim.workload.arrivals import BLOCK
 from sim.workload.profiles import ProfileUse
 from sim.workload.roofline import Peak, Work
@@ -176,6 +179,7 @@ def _draw(
 ) -> _Drawn:  # fmt: skip
     stream = context.random.stream
     ways = _Ways(demand, n, label, context)
+    ways.path = path
     if served is None:
         ways.partition = drawn_partition(demand, path, context)
         ways.expand()
@@ -315,6 +319,7 @@ class _Ways:
         """What kernels do in modes of which that is known."""
         self.bytes_in: np.ndarray | None = None
         self.partition: Partition | None = None
+        self.path: Path_ = ()
 
     def expand(self) -> None:
         demand = self.demand
@@ -324,6 +329,8 @@ class _Ways:
             self._profile(profile_use(demand))
         elif demand.work is not None:
             self._cost_model(self._work_time(demand.work), None)
+        elif demand.training is not None:
+            self._training(demand.training)
         if demand.modes is None:
             self._short_form()
 
@@ -370,7 +377,16 @@ class _Ways:
             partition=self.partition,
             nodes=self.demand.nodes or 1,
         )
-        return mode, times
+        return mode, times * self._stretch(device, 1)
+
+    def _stretch(self, device: DeviceType, each: int) -> float:
+        """What communication makes of a time, with so many ranks on each node: that of the slowest links."""
+        communication = self.demand.communication
+        if communication is None:
+            return 1.0
+        nodes = [n for n in self.context.cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators))]
+        specs = dict.fromkeys(node.spec for node in nodes)
+        return max((communication.stretch(self.demand.nodes or 1, each, spec) for spec in specs), default=1.0)
 
     def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None) -> None:
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
@@ -391,7 +407,8 @@ class _Ways:
                 partition=self.partition,
                 nodes=demand.nodes or 1,
             )
-            self.found.append((mode, times / speedup))
+            stretch = self._stretch(device, max(1, mode.gpus // mode.node_count))
+            self.found.append((mode, times / speedup * stretch))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
         demand = self.demand
@@ -465,6 +482,38 @@ class _Ways:
     def _profile(self, use: ProfileUse) -> None:
         self._cost_model(self._profile_time(use), use.gpu_memory)
 
+    def _training(self, training: Training) -> None:
+        """A mode on every type of GPU whose peak is known and whose memory is enough."""
+        demand, where = self.demand, (*self.path, "training")
+        nodes, gpus = demand.nodes or 1, round(demand.gpus or 1)
+        try:
+            plan = training.plan(nodes * gpus)
+        except KeyProblem as problem:
+            raise self.context.fail((*where, problem.key), str(problem)) from None
+        model = training.transformer()
+        state, kept = formulas.memory(model, plan)
+        steps = np.rint(self._sample("training.steps", training.steps))
+        refused = []
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            nodes_of = [n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators)]
+            specs = dict.fromkeys(node.spec for node in nodes_of)
+            if peak is None or not wanted or device.kind == "cpu" or not specs:
+                continue
+            if device.memory is not None and state + kept > device.memory:
+                parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
+                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of a {device.name}")
+                continue
+            slowest = max(formulas.step(model, plan, _machine(spec, gpus, peak, training)).seconds for spec in specs)
+            narrowest = min(spec.island_size or gpus for spec in specs)
+            if plan.tensor > min(gpus, narrowest):
+                text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
+                self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
+            self._gpu_modes(device, steps * slowest, math.ceil(state + kept) if device.memory is not None else 0)
+        if refused and not self.found:
+            raise self.context.fail(where, "; ".join(refused))
+
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
         """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
         demand = self.demand
@@ -482,6 +531,25 @@ class _Ways:
                 self._gpu_modes(device, times, gpu_memory or 0, gpus)
             if demand.work is not None:
                 self.work.update((mode, demand.work) for mode, _ in self.found[before:])
+
+
+GIB = 2**30
+
+
+def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formulas.Machine:
+    """What so many GPUs of each node compute and send."""
+    return formulas.Machine(
+        flops=peak.flops,
+        bandwidth=peak.bandwidth,
+        each=gpus,
+        inside=spec.nvlink.upload,
+        card=min(spec.network.upload, spec.network.download) / spec.cards,
+        cards=spec.cards,
+        latency_inside=spec.nvlink.latency,
+        latency=spec.network.latency,
+        efficiency=training.efficiency,
+        passes=training.passes,
+    )
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:

@@ -34,11 +34,11 @@ class DataItem(Model):
     """Node on whose host it lies; everywhere unless given."""
 
 
-TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile")
+TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
     "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
-    "partition", "time_limit", "qos", "account",
+    "partition", "time_limit", "qos", "account", "communication",
 )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ class Entry(Demand):
             if self.resample is not None and self.arrivals is not None:
                 raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
             if self.service is None:
-                refuse(self, ("classes", *TIMES), "the times of these tasks come from the trace")
+                refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
             else:
                 refuse(self, ("classes", "tokens"), "these requests come from the trace")
                 refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)

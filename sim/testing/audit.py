@@ -122,12 +122,12 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
             named = [core for device, cores in zip(launch.devices, launch.cores, strict=True)
                      if device.node == node for core in cores]  # fmt: skip
             if mode.on_cpu and len(launch.devices) > 1:
-                count, total = len(named), sum(map(len, launch.cores))
+                count, all_of = len(named), sum(map(len, launch.cores))
             else:
-                total = mode.gpus
-            part = 1 if count == total or not total else count / total
-            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * part), here.cpus * 1000, launch)
-            hold("host memory (bytes)", here.name, math.ceil(mode.memory * part), here.memory, launch)
+                all_of = mode.gpus
+            fraction = 1.0 if count == all_of or not all_of else count / all_of
+            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * fraction), here.cpus * 1000, launch)
+            hold("host memory (bytes)", here.name, math.ceil(mode.memory * fraction), here.memory, launch)
             for core in named:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
     for (what, where), changes in held.items():

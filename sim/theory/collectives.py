@@ -8,6 +8,9 @@ Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication
 from __future__ import annotations
 
 import math
+from typing import Literal
+
+Pattern = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "ring"]
 
 
 def all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
@@ -38,15 +41,37 @@ def message(size: float, rate: float, latency: float = 0.0) -> float:
 
 
 def all_reduce_over_nodes(
-    nodes: int, each: int, size: float, inside: float, card: float, cards: int, latency: float = 0.0
-) -> float:
+    nodes: int, each: int, size: float, inside: float, card: float, cards: int, latency: float = 0.0,
+    latency_inside: float = 0.0,
+) -> float:  # fmt: skip
     """Seconds of a hierarchical all-reduce of `each` ranks on each of some nodes.
 
     A reduce-scatter within each node at the rate `inside`, an all-reduce of the parts over the `cards` of each node
     at the rate `card`, and an all-gather within.
     """
-    within = all_reduce(each, size, inside, latency)
+    within = all_reduce(each, size, inside, latency_inside)
     if nodes < 2:
         return within
     share = card * min(cards, each) / each
     return within + all_reduce(nodes, size / each, share, latency)
+
+
+def over_nodes(
+    pattern: Pattern, nodes: int, each: int, size: float, inside: float, card: float, cards: int,
+    latency: float = 0.0, latency_inside: float = 0.0,
+) -> float:  # fmt: skip
+    """Seconds of a pattern among `each` ranks on each of some nodes, with `size` bytes of each rank.
+
+    ring: every rank sends its bytes to the next.
+    """
+    ranks, share = nodes * each, card * min(cards, each) / each
+    if ranks < 2:
+        return 0.0
+    if pattern == "all_to_all":
+        within = (each - 1) * latency_inside + (each - 1) / ranks * size / inside
+        beyond = (nodes - 1) * each * latency + (ranks - each) / ranks * size / share
+        return within + (beyond if nodes > 1 else 0.0)
+    if pattern == "ring":  # one rank of each node sends to another node, over a card of its own
+        return message(size, card, latency) if nodes > 1 else message(size, inside, latency_inside)
+    whole = all_reduce_over_nodes(nodes, each, size, inside, card, cards, latency, latency_inside)
+    return whole if pattern == "all_reduce" else whole / 2

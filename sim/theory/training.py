@@ -130,7 +130,7 @@ class Step:
 
 def activations(model: Transformer, plan: Plan) -> float:
     """Bytes of activations that one layer and micro-batch leave on a GPU for the backward pass."""
-    s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
+    s, h, b, t = model.sequence, model.hidden, plan.micro_batch, plan.tensor
     if plan.recomputation == "full":
         return 2 * s * b * h
     if plan.recomputation == "selective":
@@ -160,7 +160,10 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
 
 
 def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
-    """What a step takes on this machine; tensor-parallel ranks lie side by side, then data-parallel ones, then stages."""
+    """What a step takes on this machine.
+
+    Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
+    """
     s, h, a, b = model.sequence, model.hidden, model.heads, plan.micro_batch
     t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
     rate = machine.flops * machine.efficiency
@@ -178,8 +181,9 @@ def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
     message_bytes = 2 * b * s * h
     inside = min(t, machine.each)
     one = all_reduce_over_nodes(
-        -(-t // machine.each), inside, message_bytes, machine.inside, machine.card, machine.cards, machine.latency_inside
-    )
+        -(-t // machine.each), inside, message_bytes, machine.inside, machine.card, machine.cards,
+        machine.latency, machine.latency_inside,
+    )  # fmt: skip
     tensor = layers * reduces * one
     crossing = p > 1 and t * d >= machine.each
     hop = 0.0
@@ -191,8 +195,9 @@ def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
     parameters = model.parameters / (t * p)
     ranks = min(d, max(1, machine.each // t))
     reduced = all_reduce_over_nodes(
-        -(-d // ranks), ranks, 2 * parameters, machine.inside, machine.share * ranks, ranks, machine.latency
-    )
+        -(-d // ranks), ranks, 2 * parameters, machine.inside, machine.share, ranks, machine.latency,
+        machine.latency_inside,
+    )  # fmt: skip
     backward = layers * compute * 2 / 3
     exposed = max(0.0, reduced - (1 - 1 / plan.buckets) * backward)
     sent = 2 * (1 - 1 / -(-d // ranks)) * 2 * parameters / ranks

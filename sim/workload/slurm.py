@@ -69,7 +69,7 @@ def _job(log: JobLog, line: int, cells: list[str], node_counts: bool) -> None:
         return
     came, began, ended = (log.date(line, c, t) for c, t in zip(NEEDED[1:], (submit, start, end), strict=True))
     held = _resources(log, line, allocated or requested)
-    allowed = _limit(log, line, limit)
+    allowed = limit_of(log, line, limit)
     if came is None or began is None or ended is None or held is None or allowed is None:
         return
     if ended < began or began < came:
@@ -141,7 +141,7 @@ def _bytes(text: str) -> float:
     return float(math.floor(float(match[1]) * _FACTOR[match[2]]))
 
 
-def _limit(log: JobLog, line: int, cell: str) -> float | None:
+def limit_of(log: JobLog, line: int, cell: str) -> float | None:
     """Seconds of `1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `30` (minutes); NaN without a limit."""
     if cell in NO_LIMIT:
         return math.nan

@@ -1,0 +1,102 @@
+"""What comes of a fork, as one number: the mean over the tasks that had not ended at the fork.
+
+Tasks that have not ended when the fork does count as if they went on, or began, at that moment in their fastest mode;
+energy and money are those of the mode in which they run, or of their cheapest one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from sim.model.cluster import Cluster
+from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from sim.model.tasks import Mode, Tasks
+
+Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]
+
+LOST = 1e6
+"""Seconds for which a task counts that would wait for ever: nothing that ends is worse."""
+
+
+def mean_of(record: Record, objective: Objective, now: float) -> float:
+    """The mean of an objective over the tasks that had not ended at the fork, of which there is one at least.
+
+    response: seconds from arrival to the end.  slowdown: that over the shortest estimated time, the mean of the ratios.
+    deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time
+    of the devices held.
+    """
+    tasks, end = record.input.tasks, record.end
+    # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
+    left = ~(record.finish < now) & (record.status != NOT_ARRIVED)
+    ended = record.status == COMPLETED
+    finish = np.where(ended | ~(record.status == UNFINISHED), record.finish, end)
+    open_ = np.flatnonzero(record.status == UNFINISHED)
+    if len(open_) and math.isinf(record.input.horizon):  # all that could happen has happened
+        finish[open_] = end + LOST
+    elif len(open_):
+        begun = np.where(np.isfinite(record.start[open_]), record.start[open_], end)
+        finish[open_] = np.maximum(end, begun + shortest(tasks, open_))
+    rows = np.flatnonzero(left & np.isfinite(finish))
+    if not len(rows):
+        return 0.0
+    if objective == "response":
+        return float((finish - tasks.arrival)[rows].mean())
+    if objective == "slowdown":
+        return float(((finish - tasks.arrival)[rows] / np.maximum(shortest(tasks, rows), 1e-9)).mean())
+    if objective == "deadline_misses":
+        return _misses(record, rows, finish)
+    value = _watts if objective == "energy" else _price
+    return _taken(record, rows, lambda mode: value(mode, record.input.cluster))
+
+
+def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
+    """The estimated seconds of each task in its fastest mode."""
+    return _least(tasks, rows, lambda mode: 1.0)
+
+
+def _least(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
+    """Weight × estimated seconds in the mode in which that is least."""
+    found = np.empty(len(rows))
+    shape = tasks.shape[rows]
+    for number in np.unique(shape).tolist():
+        modes = tasks.shapes[number].modes
+        here = shape == number
+        seconds = tasks.estimate[rows[here], : len(modes)] + np.array([mode.fixed for mode in modes])
+        weights = np.array([weight(mode) for mode in modes])
+        with np.errstate(invalid="ignore"):
+            found[here] = np.nanmin(seconds * weights, axis=1)  # 0 × inf: a mode in which it cannot run
+    return found
+
+
+def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
+    deadline = record.input.tasks.deadline
+    if deadline is None:
+        return 0.0
+    due = rows[np.isfinite(deadline[rows])]
+    late = (finish[due] > deadline[due]) | ~np.isin(record.status[due], (COMPLETED, UNFINISHED))
+    return float(late.mean()) if len(due) else 0.0
+
+
+def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
+    """Rate × estimated seconds, in the mode in which a task ran last, or else in its cheapest."""
+    tasks = record.input.tasks
+    found = _least(tasks, rows, rate)
+    for place, row in enumerate(rows.tolist()):
+        position = int(record.mode[row])
+        if position >= 0:
+            mode = tasks.shapes[int(tasks.shape[row])].modes[position]
+            found[place] = rate(mode) * (mode.fixed + float(tasks.estimate[row, position]))
+    return float(found.mean())
+
+
+def _watts(mode: Mode, _: Cluster) -> float:
+    power = mode.type.power
+    return mode.width * (power.busy - power.idle)
+
+
+def _price(mode: Mode, cluster: Cluster) -> float:
+    return mode.width * cluster.price_of(mode.type.name)

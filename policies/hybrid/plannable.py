@@ -1,0 +1,59 @@
+"""What a planner can plan in mid-run: each shape of task is tried on it once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, UsageError
+from sim.model.plan import Plan
+from sim.model.tasks import Shape
+from sim.policy import PlannedScheduler, PlanProblem
+from sim.policy.rest import in_mid_run, rows_of
+
+
+def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
+    """By shape of which there are tasks: can the planner (None: the default one) plan it?
+
+    ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
+    """
+    tasks = problem.tasks
+    refusal: ScenarioError | None = None
+    found: dict[Shape, bool] = {}
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        if not len(rows):
+            continue
+        first = rows_of(tasks, [int(rows[0])], np.zeros(1))
+        one = in_mid_run(problem, first, simulate=None if foresight else _tried)
+        try:
+            (planner or default_planner(problem)).plan(one)
+            found[shape] = True
+        except ScenarioError as error:
+            refusal = refusal or error
+            found[shape] = False
+        except UsageError as error:
+            text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
+            raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
+    if refusal is not None and planner is not None and not any(found.values()):
+        raise refusal
+    return found
+
+
+def _tried(_: Plan) -> float:
+    """The makespan of a plan of one task that is only tried."""
+    return 1.0
+
+
+def default_planner(problem: PlanProblem) -> PlannedScheduler:
+    """`dual_approximation` where it can plan and nothing is moved, else `heft`."""
+    tasks, cluster = problem.tasks, problem.cluster
+    kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
+    two = kinds.count(True) <= 1 and kinds.count(False) <= 1
+    moved = any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes))
+    if two and not moved and not any(tasks.predecessors or ()):
+        from policies.static.dual_approximation import DualApproximation
+
+        return DualApproximation()
+    from policies.static.heft import Heft
+
+    return Heft()

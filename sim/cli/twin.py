@@ -1,0 +1,256 @@
+"""`hetsim twin`: what a live cluster will do in the next hours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET, SET, VERBOSITY, Whole
+
+if TYPE_CHECKING:
+    from sim.experiment.twin import Cluster
+    from sim.workload.history import History
+    from sim.workload.snapshot import Job
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+LOCAL = "1970-01-02"
+"""From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
+
+
+@click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
+@click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
+@click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
+@click.option("--history", required=True, metavar="FILE",
+              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
+@click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
+              help="How far to look ahead.")
+@click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
+@click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME", help="How the cluster schedules.")
+@SET
+@click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
+@click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
+              help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
+@click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
+@click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
+              help="Instead: stop the history at N instants, predict starts from there, and compare with the record.")
+@click.option("--out", type=FILE, metavar="HTML", help="Write a page with a picture there.")
+@click.option("--force", is_flag=True, help="Replace HTML if it exists.")
+@JSON
+@QUIET
+@VERBOSITY
+def twin(
+    squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
+    policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...], only: tuple[str, ...],
+    judge: int | None, out: Path | None, force: bool, as_json: bool, quiet: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """Forecast a live Slurm cluster: when waiting jobs start, when nodes are free for maintenance, and what if.
+
+    \b
+    squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
+    scontrol show node > nodes.txt
+    sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
+          --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
+    hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --out forecast.html
+
+    Run times and arrivals are drawn from the history, by user and class; jobs are scheduled by --policy with their time
+    limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
+    says how good predicted starts were.
+    """
+    from sim.errors import UsageError
+    from sim.workload.history import forecast_errors
+
+    if out is not None and out.exists() and not force:
+        raise click.UsageError(f"{out} exists; --force replaces it")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    if judge is None and (squeue is None or nodes is None):
+        raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
+    log, table = _history(history)
+    more = _site(site)
+    if judge is not None:
+        if out is not None or changes:
+            raise click.UsageError("--judge prints a table; --out and --what-if are for forecasts")
+        _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), as_json, quiet)
+        return
+    assert squeue is not None and nodes is not None
+    from sim.workload import snapshot
+
+    listed = _nodes(nodes)
+    jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
+    listed = _in_use(listed, _nodes(nodes, down=False), jobs.jobs)
+    unknown = [name for name in only if name not in {job.id for job in jobs.jobs if not job.runs}]
+    if unknown:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
+    instant = _instant(now) if now is not None else jobs.latest
+    late = sum(job.runs and job.start > instant for job in jobs.jobs)
+    if late:
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+    made = [_forecast(jobs.jobs, instant, log, listed, more, hours, policy, overrides, samples, seed)]
+    if changes:
+        kept, other, altered = _changed(listed, changes, policy)
+        made.append(_forecast(jobs.jobs, instant, log, kept, more, hours, other, (*overrides, *altered), samples, seed))
+    from sim.report import twin as report
+
+    told, changed = made[0], ", ".join(changes)
+    beside = made[1] if changes else None
+    errors = forecast_errors(log, hours * 3600)
+    notes = [*jobs.notes, *told.notes, *table.notes]
+    if out is not None:
+        from sim.report.html.of_twin import write_twin
+
+        write_twin(out, told, instant, errors, beside, changed, notes)
+    if as_json:
+        console.as_json(report.mapping(told, instant, errors, beside, changed))
+    else:
+        console.lines(report.lines(told, instant, errors, beside, changed, only))
+    for remark in notes:
+        console.note(remark, quiet)
+    if out is not None:
+        console.note(f"page: {out}", quiet)
+
+
+def _forecast(
+    jobs: Any, now: float, log: History, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
+    overrides: tuple[str, ...], samples: int, seed: int,
+) -> Any:  # fmt: skip
+    from sim.experiment.twin import Twin
+
+    return Twin(jobs, now, log, _cluster(listed, more), hours * 3600, policy, overrides).forecast(samples, seed)
+
+
+def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> Cluster:
+    from sim.experiment.twin import Cluster
+
+    return Cluster(nodes, more)
+
+
+def _there(path: Path) -> Path:
+    from sim.errors import UsageError
+
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    return path
+
+
+def _split(text: str, default: str) -> tuple[str, str]:
+    """The format and the file of FORMAT:FILE, or of FILE alone."""
+    form, sign, file = text.partition(":")
+    return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
+
+
+def _history(given: str) -> tuple[History, Any]:
+    """The jobs of the log, on the clock of the snapshot where it has dates."""
+    from sim.cli.trace import read
+    from sim.workload.history import history_of
+
+    form, file = _split(given, "slurm")
+    _there(Path(file))
+    if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
+        table = read(file, None, ())
+        return history_of(table, file), table
+    options = (f"since={LOCAL}",) if form == "slurm" else ()
+    table = read(file, form, options)
+    table.notes = [note for note in table.notes if "time 0 is" not in note]
+    found = history_of(table, file)
+    if form == "slurm":
+        found.submit, found.start = found.submit + _instant(LOCAL), found.start + _instant(LOCAL)
+    return found, table
+
+
+def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
+    """The nodes of a list; `down`: also those that are down, drained or draining, where the format knows them."""
+    from sim.cli.cluster import read_nodes
+
+    form, file = _split(given, "slurm_nodes")
+    return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
+
+
+def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[Job]) -> list[dict[str, Any]]:
+    """The nodes that are up, and those that are draining: what runs there ends there, and nothing else starts."""
+    taking = {str(node.get("name", "")) for node in up}
+    holding = {name for job in jobs for name in job.nodes}
+    found = []
+    for node in listed:
+        name = str(node.get("name", ""))
+        if name in taking:
+            found.append(node)
+        elif name in holding:
+            found.append({**{key: value for key, value in node.items() if key != "partitions"},
+                          "partitions": ["draining"]})  # fmt: skip
+    return found
+
+
+def _site(path: Path | None) -> dict[str, Any]:
+    """The `site:` of a file, and nothing else of it."""
+    from sim.errors import Problem, ScenarioError
+    from sim.scenario.document import read
+
+    if path is None:
+        return {}
+    data = read(_there(path)).data
+    if not isinstance(data, dict) or "site" not in data:
+        raise ScenarioError(Problem("has no site: (docs/sites.md)", file=str(path)))
+    return {"site": data["site"]}
+
+
+def _instant(text: str) -> float:
+    from sim.errors import UsageError
+    from sim.workload.job_rows import seconds_of
+
+    try:
+        return seconds_of(text)
+    except (ValueError, OverflowError):
+        raise UsageError(f'--now: "{text}" is not a date such as 2026-06-09T18:41:01') from None
+
+
+def _changed(
+    listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
+) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """The nodes that are left, the policy and the other values of a changed cluster."""
+    from sim.errors import UsageError
+    from sim.workload.slurm import hosts
+
+    kept, altered = listed, []
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if not sign:
+            raise UsageError(f'--what-if needs KEY=VALUE, not "{change}"')
+        if key == "without":
+            gone = hosts(value)
+            unknown = [name for name in gone if name not in {str(node.get("name", "")) for node in listed}]
+            if unknown:
+                raise UsageError(f"--what-if without: the cluster has no node {unknown[0]}")
+            kept = [node for node in kept if str(node.get("name", "")) not in gone]
+            if not kept:
+                raise UsageError("--what-if without: no node is left")
+        elif key == "policy":
+            policy = value
+        else:
+            altered.append(change)
+    return kept, policy, altered
+
+
+def _judge(
+    log: History, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    from sim.experiment.from_log import inferred_nodes
+    from sim.experiment.twin_judge import first_instant, judge, with_limits
+    from sim.report import twin as report
+
+    listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
+    instants, horizon, samples, policy, seed = asked
+    log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
+    judged = judge(log, cluster, instants, horizon, samples, policy, seed,
+                   lambda text: console.note(text, quiet))  # fmt: skip
+    if as_json:
+        console.as_json({"jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
+                         "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()})  # fmt: skip
+    else:
+        console.lines(report.judged_lines(judged))

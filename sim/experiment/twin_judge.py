@@ -1,0 +1,183 @@
+"""How good predicted starts are: a log is stopped at some instants, forecast from there, and held against its record.
+
+At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
+up to then.  Of each waiting job it tells intervals for its wait from then on.  Beside it stand
+limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
+user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.experiment.twin import POLICY, Cluster, Twin
+from sim.workload.history import ENOUGH, FEW, History
+from sim.workload.inferred import limits_of
+from sim.workload.recorded_log import Jobs, Steps, jobs_of
+from sim.workload.snapshot import Job
+from sim.workload.traces import TaskTable
+from sim.workload.waits import warm_end
+
+SHARES = (0.5, 0.9)
+"""Intervals that are judged."""
+LAST = 50
+"""Jobs of a user whose waits count."""
+
+
+@dataclass
+class Method:
+    """The intervals and medians of one way to predict, by job: seconds from the instant on."""
+
+    median: list[float] = field(default_factory=list)
+    intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
+
+
+@dataclass
+class Judged:
+    """What was predicted and what came, over all instants."""
+
+    instants: list[float]
+    horizon: float
+    actual: np.ndarray
+    """Seconds from the instant to the recorded start, at most the horizon."""
+    beyond: np.ndarray
+    """Did the job start after the horizon?"""
+    methods: dict[str, Method]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a method: coverage and mean width of its intervals, median and mean error of its median.
+
+        What lies beyond the horizon counts as the horizon, predicted or recorded.
+        """
+        rows = []
+        for name, method in self.methods.items():
+            error = np.abs(np.minimum(np.array(method.median), self.horizon) - self.actual)
+            row: dict[str, Any] = {"method": name, "jobs": len(self.actual)}
+            for share, pairs in method.intervals.items():
+                key = f"{100 * share:.0f}"
+                row[f"coverage_{key}"] = row[f"width_{key}"] = None
+                if pairs:
+                    low, high = np.minimum(np.array(pairs, dtype=float), self.horizon).T
+                    row[f"coverage_{key}"] = float(((low <= self.actual) & (self.actual <= high)).mean())
+                    row[f"width_{key}"] = float((high - low).mean())
+            row |= {"error_median": float(np.median(error)), "error_mean": float(error.mean())}
+            rows.append(row)
+        return rows
+
+
+def judge(
+    history: History,
+    cluster: Cluster,
+    instants: int = 10,
+    horizon: float = 86400.0,
+    samples: int = 50,
+    policy: Any = POLICY,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Judged:
+    """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
+
+    ScenarioError where no job waits at any of them, or the log is too short.
+    """
+    low, high = float(history.submit[0]), float(history.submit[-1])
+    begin = first_instant(history, horizon)
+    if high <= begin:
+        text = f"a log of {(high - low) / 3600:.3g} h is too short to judge forecasts of {horizon / 3600:.3g} h"
+        raise ScenarioError(Problem(text, file=history.source))
+    points = np.linspace(begin, high, instants + 1)[:-1].tolist()
+    found: dict[str, Method] = {"twin": Method(), "time limits": Method(), "waits of the user": Method()}
+    actual: list[float] = []
+    used = []
+    for number, now in enumerate(points):
+        jobs, rows = snapshot_of(history, now)
+        if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
+            continue
+        progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
+        twin = Twin(jobs, now, history, cluster, horizon, policy)
+        told = twin.forecast(samples, seed + number)
+        past = history.take(np.flatnonzero(history.start <= now))
+        used.append(now)
+        for place, job in enumerate(told.jobs):
+            actual.append(float(history.start[rows[job.id]]) - now)
+            found["twin"].median.append(told.quantiles(place, [0.5])[0])
+            found["time limits"].median.append(float(told.by_limits[place]))
+            waits = _waits(past, job.user, now - job.submit)
+            found["waits of the user"].median.append(float(np.median(waits)))
+            for share in SHARES:
+                ends = ((1 - share) / 2, (1 + share) / 2)
+                low_high = told.quantiles(place, ends)
+                found["twin"].intervals[share].append((low_high[0], low_high[1]))
+                usual = np.quantile(waits, ends).tolist()
+                found["waits of the user"].intervals[share].append((usual[0], usual[1]))
+    if not actual:
+        text = "no job waits at any of the instants, so no start can be judged"
+        raise ScenarioError(Problem(text, file=history.source))
+    values = np.array(actual)
+    return Judged(used, horizon, np.minimum(values, horizon), values > horizon, found)
+
+
+def first_instant(history: History, horizon: float) -> float:
+    """From when on forecasts are judged: the second half of the log, with a horizon of it before."""
+    low, high = float(history.submit[0]), float(history.submit[-1])
+    return max(low + horizon, (low + high) / 2)
+
+
+def with_limits(history: History, cluster: Cluster, table: TaskTable, before: float) -> tuple[History, Cluster]:
+    """The same with the limits by user that the log shows before an instant, each as a partition of all nodes.
+
+    Unchanged where there are none, or the cluster has partitions.
+    """
+    jobs = jobs_of(table)
+    known = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
+    if jobs is None or known or "user" not in jobs.labels:
+        return history, cluster
+    rows = np.flatnonzero(jobs.start < before)
+    past = Jobs(jobs.unit, jobs.arrival[rows], jobs.start[rows], np.minimum(jobs.end[rows], before), jobs.amount[rows],
+                {"user": jobs.labels["user"][rows]}, {"user": jobs.names["user"]})  # fmt: skip
+    if len(past) < ENOUGH or not (past.wait > 0).any():
+        return history, cluster
+    steps = Steps(past)
+    limits = limits_of(past, steps, past.peak(), warm_end(past, steps))
+    if limits is None:
+        return history, cluster
+    key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
+    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(most)} for name, most in limits.most.items()}
+    inside = [f"user-{user}" if user in limits.most else "others" for user in history.labels["user"].tolist()]
+    changed = history.take(np.arange(len(history)))
+    changed.labels["partition"] = np.array(inside, dtype=object)
+    rules["others"] = {"nodes": "*", "default": True}
+    return changed, Cluster(cluster.nodes, {**cluster.more, "site": {"partitions": rules}})
+
+
+def snapshot_of(history: History, now: float) -> tuple[list[Job], dict[str, int]]:
+    """The jobs that run or wait at an instant of a log, and the rows of those that wait by their ids."""
+    here = np.flatnonzero((history.submit <= now) & (history.end > now))
+    jobs, rows = [], {}
+    for row in here.tolist():
+        runs = history.start[row] <= now
+        jobs.append(Job(
+            str(row), 0, str(history.labels["user"][row]), str(history.labels["partition"][row]),
+            float(history.submit[row]), float(history.start[row]) if runs else math.nan, float(history.limit[row]),
+            float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]),
+            account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
+            class_=str(history.labels["class"][row]),
+        ))  # fmt: skip
+        if not runs:
+            rows[str(row)] = row
+    return jobs, rows
+
+
+def _waits(past: History, user: str, waited: float) -> np.ndarray:
+    """What a user's jobs waited, less what this one has waited already; never below 0."""
+    own = past.labels["user"] == user
+    rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]
+    if len(rows) < FEW:
+        rows = np.arange(len(past))[-10 * LAST :]
+    waits = (past.start - past.submit)[rows]
+    return np.maximum(waits - waited, 0.0)

@@ -1,0 +1,131 @@
+"""`training:` of a task: a transformer, how its training is divided among GPUs, and what it reaches of their peak."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sim.model.cluster import NodeSpec
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.fields import Count, Flag, KeyProblem, Model, NotNegative
+from sim.theory import training
+from sim.theory.collectives import Pattern, over_nodes
+from sim.workload.distributions import NumberDistribution
+
+Degree = Annotated[Count, Field(le=1_000_000)]
+EFFICIENCY, PASSES = 0.703, 2.51
+"""Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
+
+
+class Transformer(Model):
+    """A decoder by its figures."""
+
+    layers: Degree
+    """Number of layers."""
+    hidden: Degree
+    """Width of a layer."""
+    heads: Degree
+    """Attention heads of a layer."""
+    sequence: Degree
+    """Tokens of a sample."""
+    vocabulary: Degree
+    """Tokens that there are."""
+
+
+class Communication(Model):
+    """What the ranks of a job send each other: a rank is a GPU, or a node of a job on cores."""
+
+    pattern: Pattern
+    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
+    bytes: Bytes
+    """Bytes of each rank, each time."""
+    every: Annotated[Seconds, Field(gt=0)]
+    """Computing time from one to the next."""
+    overlap: Fraction = 0.0
+    """Share of that time behind which communication can hide, none unless given."""
+
+    def stretch(self, nodes: int, each: int, spec: NodeSpec) -> float:
+        """How many times as long as its computing a job takes on nodes of this kind."""
+        found = over_nodes(
+            self.pattern, nodes, each, self.bytes, spec.nvlink.upload,
+            min(spec.network.upload, spec.network.download) / spec.cards, spec.cards,
+            spec.network.latency, spec.nvlink.latency,
+        )  # fmt: skip
+        return 1.0 + max(0.0, found - self.overlap * self.every) / self.every
+
+
+class Training(Model):
+    """Parallel training, from which the time of a step and the memory on each GPU follow."""
+
+    model: Transformer
+    """The network, by its figures."""
+    batch: Degree
+    """Samples of a step, over all GPUs."""
+    micro_batch: Degree = 1
+    """Samples that go through a pipeline at once, 1 unless given."""
+    tensor: Degree = 1
+    """Degree of tensor parallelism, 1 unless given."""
+    pipeline: Degree = 1
+    """Stages of the pipeline, 1 unless given."""
+    data: Degree | None = None
+    """Degree of data parallelism; what the GPUs leave unless given."""
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
+    """Order of the micro-batches in the pipeline, 1f1b unless given."""
+    chunks: Degree = 1
+    """Parts of its layers that a stage of an interleaved pipeline has, 1 unless given."""
+    recomputation: Literal["none", "selective", "full"] = "none"
+    """Which activations are computed again for the backward pass, none unless given."""
+    sequence_parallel: Flag = False
+    """Do tensor-parallel ranks divide the remaining activations too? false unless given."""
+    sharded_optimizer: Flag = False
+    """Do data-parallel ranks divide the state of the optimizer? false unless given."""
+    buckets: Degree = 1
+    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
+    efficiency: Fraction = EFFICIENCY
+    """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
+    passes: NotNegative = PASSES
+    """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
+    steps: NumberDistribution
+    """Steps of a task, a number or a distribution."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Training:
+        model = self.model
+        if self.efficiency == 0:
+            raise KeyProblem("efficiency", "a share above 0")
+        if (self.chunks > 1) != (self.schedule == "interleaved"):
+            text = "an interleaved pipeline has 2 chunks or more, others have 1"
+            raise KeyProblem("chunks", f"{text}; here are {self.chunks} and schedule {self.schedule}")
+        if self.pipeline * self.chunks > model.layers:
+            parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
+            raise KeyProblem("pipeline", f"{parts} are more than the {model.layers} layers")
+        for key, whole, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
+            degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
+            if whole % degree:
+                raise KeyProblem(key, f"{whole} {what} do not divide into {degree} equal parts")
+        return self
+
+    def plan(self, gpus: int) -> training.Plan:
+        """What it is on so many GPUs; KeyProblem where the degrees do not fit them."""
+        stage = self.tensor * self.pipeline
+        data = self.data or max(1, gpus // stage)
+        if stage * data != gpus:
+            degrees = f"tensor {self.tensor} × pipeline {self.pipeline} × data {data}"
+            text = f"{degrees} are {stage * data} GPUs, the job has {gpus}"
+            raise KeyProblem("data" if self.data else "tensor", text)
+        if self.batch % (data * self.micro_batch):
+            samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"
+            raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
+        found = training.Plan(
+            self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
+            self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.buckets,
+        )  # fmt: skip
+        if self.chunks > 1 and found.micro_batches % self.pipeline:
+            text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
+            raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")
+        return found
+
+    def transformer(self) -> training.Transformer:
+        model = self.model
+        return training.Transformer(model.layers, model.hidden, model.heads, model.sequence, model.vocabulary)

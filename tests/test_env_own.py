@@ -1,0 +1,481 @@
+"""Own rewards, observations and actions of environments, trained models as schedulers, checkpoints, suites."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import zipfile
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from test_env import MIX, MOVING, at_random, played
+from test_learning import SMALL, call, judged_seldom  # noqa: F401
+
+import sim
+from sim import registry
+from sim.env.episode import Episodes, scheduler_of
+from sim.env.observations import Observation
+from sim.env.rewards import Response
+from sim.env.suites import BASELINES, SUITES, suite
+from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.policy.contract import Set, Start, Stop
+
+needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
+needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
+
+WIDE = {
+    "name": "wide",
+    "cluster": {"nodes": [{"count": 2, "cpus": 8, "memory": "64 GB", "gpus": {"type": "g", "count": 8}}]},
+    "workload": [{"arrivals": {"process": "poisson", "rate": "60/h"}, "count": 12, "gpu_time": "3 min", "classes": [
+        {"class": "lean", "gpus": 1, "memory": "1 GB"}, {"class": "fat", "gpus": 1, "memory": "3 GB"}]}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def own():
+    """What a test registers is gone afterwards."""
+    kept = {kind: dict(items) for kind, items in registry._registered.items()}
+    yield
+    registry._registered.clear()
+    registry._registered.update(kept)
+
+
+# Rewards ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["response", "slowdown", "goodput", "value", "makespan"])
+@pytest.mark.parametrize("actions", [(), ("mode", "node", "preempt", "power")])
+def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
+    """Ahead and normalized, with preemption and sleep: the sum of `earned` is the figure of the tables."""
+    episodes = Episodes(MIX, 5, name, ahead=True, normalize=True, actions=actions)
+    choose, random = at_random(3), np.random.default_rng(4)
+    episodes.reset(7)
+    earned = 0.0
+    for _ in range(20_000):
+        if actions and random.random() < 0.8:  # or a random agent preempts for ever
+            action = int(episodes.mask.argmax()) if episodes.mask[: episodes.layout.actions].any() else choose(episodes)
+        else:
+            action = choose(episodes)
+        episodes.step(action)
+        earned += episodes.earned
+        if episodes.over:
+            break
+    tasks = episodes.result.tasks
+    done = tasks[tasks["status"] == "completed"]
+    assert len(done) == len(tasks)
+    met = (done["finish"] <= done["deadline"]).sum() if "deadline" in done else len(done)
+    wanted = {
+        "response": -done["response"].sum(), "slowdown": -done["slowdown"].sum(), "goodput": met, "value": met,
+        "makespan": -(done["finish"].max() - done["arrival"].min()),
+    }[name]  # fmt: skip
+    assert earned == pytest.approx(wanted, rel=1e-9)
+
+
+def test_preempting_earns_nothing_ahead():
+    """The rewards ahead of a run with many stops differ from the plain ones by the time at best, once a task."""
+    def totals(ahead):
+        episodes = Episodes(MIX, 5, "response", ahead=ahead, actions=["preempt"])
+        random = np.random.default_rng(1)
+        episodes.reset(7)
+        total = stops = 0
+        while not episodes.over:
+            first = np.flatnonzero(episodes.mask)
+            preempts = first[(first >= episodes.layout.actions - 1) & (first < episodes.actions - 1)]
+            stop = len(preempts) and random.random() < 0.1
+            stops += bool(stop)
+            total += episodes.step(int(random.choice(preempts)) if stop else int(first[0]))
+        return total, stops, episodes.record.input.tasks
+
+    plain, stops, tasks = totals(False)
+    ahead, again, _ = totals(True)
+    best = tasks.time.min(axis=1).sum()
+    assert stops == again > 20
+    assert ahead == pytest.approx(plain + best, rel=1e-6)
+
+
+def test_normalized_rewards_are_the_others_times_one_factor():
+    plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=True)
+    assert played(normalized, at_random(2)) == pytest.approx(played(plain, at_random(2)) * normalized.factor)
+    assert 0 < normalized.factor < math.inf and plain.factor == 1.0
+
+
+def test_dt_adds_up_to_the_length_of_the_run():
+    episodes = Episodes(SMALL, 4)
+    episodes.reset(7)
+    total = episodes.now
+    while not episodes.over:
+        episodes.step(episodes.plain())
+        total += episodes.dt
+    assert total == pytest.approx(episodes.record.end)
+
+
+def test_a_function_is_a_reward(own):
+    def waiting(view, seen):
+        return -seen.dt * view.num_waiting() - 0.0 * len(seen.finished)
+
+    assert played(Episodes(SMALL, 4, waiting), at_random()) < 0
+    sim.register("waiting", waiting, kind="reward")
+    assert played(Episodes(SMALL, 4, "waiting"), at_random()) == played(Episodes(SMALL, 4, waiting), at_random())
+    both = Episodes(SMALL, 4, {"waiting": 2.0, "response": 0.0})
+    assert played(both, at_random()) == pytest.approx(2 * played(Episodes(SMALL, 4, waiting), at_random()))
+    with pytest.raises(UsageError, match="give a class derived from"):
+        sim.train(SMALL, steps=10, reward=waiting)
+
+
+def test_a_class_is_a_reward_that_training_compares(own):
+    class Halved(Response):
+        def of(self, task):
+            return 0.5
+
+    sim.register("halved", Halved, kind="reward")
+    found = sim.train(SMALL, "reinforce", 200, window=4, reward="halved", baselines=["sjf"], replications=2)
+    assert found.policy.training["reward"] == {"halved": 1.0}
+    assert "response_mean" in found.comparison.table.columns.get_level_values(0)
+    assert list(found.earned.columns)[1] == "sjf"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "much", None, np.array([1.0, 2.0])])
+def test_a_reward_that_is_no_finite_number_is_said(value):
+    episodes = Episodes(SMALL, 4, lambda view, seen: value)
+    episodes.reset(1)
+    with pytest.raises(ScenarioError, match="returned .* at t = .* a reward is a finite number") as caught:
+        episodes.step(0)
+    assert caught.value.exit_code == 3
+
+
+# Observations -----------------------------------------------------------------------------------------------
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("observation", ["dict", "graph"])
+@pytest.mark.parametrize("scenario", [MIX, MOVING, "cholesky-8"], ids=["mix", "moving", "cholesky"])
+def test_gymnasium_finds_nothing_wrong_with_dicts_and_graphs(observation, scenario):
+    from gymnasium.utils.env_checker import check_env
+
+    from sim.env.gym import SchedulingEnv
+
+    env = SchedulingEnv(scenario, window=5, observation=observation, actions=["node", "mode", "preempt", "power"])
+    check_env(env, skip_render_check=True)
+    assert len(env.action_names) == env.action_space.n
+
+
+def test_memory_and_widths_are_seen():
+    episodes = Episodes(WIDE, 4, observation="dict")
+    seen = set()
+    episodes.reset(1)
+    while not episodes.over:
+        for row in episodes.observation["modes"][:, 0]:
+            if row[0]:
+                seen.add((float(row[3]), round(float(row[5]), 3)))
+        assert episodes.observation["nodes"][:, 0].max() <= 8
+        episodes.step(episodes.plain())
+    assert seen == {(1.0, 1.0), (1.0, 3.0)}
+    widths = {**WIDE, "workload": [{"arrivals": {"process": "poisson", "rate": "60/h"}, "count": 6, "modes": [
+        {"device": "g", "gpus": count, "time": f"{24 // count} min"} for count in (1, 2, 4, 8)]}]}  # fmt: skip
+    episodes = Episodes(widths, 3, observation="dict", actions=["width"])
+    episodes.reset(1)
+    assert episodes.observation["modes"][0, :, 3].tolist() == [1, 2, 4, 8]
+    assert sum("task 0 on" in name for name in episodes.action_names) == 4
+    assert episodes.action_names[:4] == tuple(f"task 0 on {width} g" for width in (1, 2, 4, 8))
+
+
+def test_a_graph_shows_predecessors_and_critical_paths():
+    episodes = Episodes("cholesky-8", 8, observation="graph")
+    episodes.reset(1)
+    tasks = episodes.record.input.tasks if episodes.record else episodes.simulation.tasks
+    graph, links = episodes.observation["graph"], episodes.observation["links"]
+    assert graph[:, 0].sum() == len(tasks) and (links[:, 0] >= 0).sum() == sum(map(len, tasks.predecessors))
+    best = tasks.estimate.min(axis=1)
+    longest = best.copy()
+    for row in reversed(range(len(tasks))):  # the file is in an order in which they can run
+        for one in tasks.predecessors[row]:
+            longest[one] = max(longest[one], best[one] + longest[row])
+    assert graph[:, 5] * episodes.scale == pytest.approx(longest, rel=1e-5)
+    for _ in range(40):
+        episodes.step(episodes.plain())
+    observation = episodes.observation
+    rows = observation["shown"][observation["shown"] >= 0].astype(int)
+    assert len(rows) and (observation["graph"][rows, 2] == 1).all()
+    assert (observation["data"][:, 1:] > 0).any() and (observation["needs"] == 1).any()
+
+
+def test_a_function_is_an_observation(own):
+    def counts(acting):
+        return [acting.view.now, len(acting.shown())]
+
+    episodes = Episodes(SMALL, 4, observation=counts)
+    assert episodes.reset(1).shape == (2,) and episodes.observation.dtype == np.float32
+    sim.register("counts", counts, kind="observation")
+    assert (Episodes(SMALL, 4, observation="counts").reset(1) == episodes.observation).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
+        (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
+        (lambda acting: ["a", "b"], "which is no array of numbers"),
+    ],
+)
+def test_an_observation_that_is_none_is_said(wrong, said):
+    def play():
+        episodes = Episodes(SMALL, 4, observation=wrong)
+        played(episodes, at_random())
+
+    with pytest.raises(ScenarioError, match=said):
+        play()
+
+
+def test_an_observation_with_other_entries_is_said():
+    class Two(Observation):
+        name, shapes = "two", {"a": (2,), "b": (1,)}
+
+        def observe(self, acting, vector):
+            return {"a": [0, 0]}
+
+    with pytest.raises(ScenarioError, match="observation two returned a at t = .* its entries are a, b"):
+        Episodes(SMALL, 4, observation=Two).reset(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"observation": "dictt"}, UnknownName, 'unknown observation "dictt"; did you mean "dict"'),
+        ({"observation": 5}, UsageError, "an observation is a name, a class"),
+        ({"actions": "node"}, UsageError, "actions are a list of names"),
+        ({"actions": ["nod"]}, UnknownName, 'did you mean "node"'),
+        ({"actions": ["mode", "width"]}, UsageError, "leave out width"),
+        ({"actions": ["mode", "node"], "window": 1000, "scenario": "fragmented-gpus"}, None, ""),
+        ({"ahead": 2}, UsageError, "ahead is true or false"),
+        ({"reward": 5}, UsageError, "a reward is a name"),
+    ],
+)
+def test_wrong_options_of_an_environment_are_said(options, kind, said):
+    given = {"scenario": SMALL, **options}
+    if kind is None:
+        Episodes(**given)
+    else:
+        with pytest.raises(kind, match=said):
+            Episodes(**given)
+
+
+# Actions ----------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_action_does_what_its_name_says():
+    episodes = Episodes(MIX, 4, actions=["mode", "node", "preempt", "power"])
+    decided = []
+    episodes.reset(3)
+    random, names = np.random.default_rng(0), episodes.action_names
+    seen = set()
+    for _ in range(3000):
+        if episodes.over:
+            break
+        action = int(random.choice(np.flatnonzero(episodes.mask)))
+        name, simulation = names[action], episodes.simulation
+        apply = simulation.apply
+        simulation.apply = lambda one, apply=apply: (decided.append(one), apply(one))
+        episodes.step(action)
+        del simulation.apply
+        kind = name.split()[0]
+        seen.add(kind)
+        if kind == "task":
+            assert isinstance(decided[-1], Start)
+            placement = decided[-1].placement
+            assert {device.node for device in placement.devices} == {["fast", "slow"].index(name.split()[-1])}
+            assert decided[-1].tasks.modes[int(name.split()[4])] is placement.mode
+        elif kind == "preempt":
+            assert isinstance(decided[-1], Stop)
+        elif kind in ("off", "on"):
+            assert isinstance(decided[-1], Set) and decided[-1].frequency == kind
+            assert decided[-1].device.node == ["fast", "slow"].index(name.split()[1])
+    assert seen == {"task", "preempt", "off", "on", "wait"}
+
+
+# Trained models as schedulers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"observation": "dict"}, {"observation": "graph", "actions": ("mode", "node", "preempt")}],
+    ids=["vector", "dict", "graph"],
+)
+def test_a_model_in_a_run_does_what_it_did_in_the_environment(own, options):
+    def choose(observation, mask):
+        return int(mask.argmax())
+
+    episodes = Episodes(MIX, 5, **options)
+    sim.register("mine", scheduler_of(episodes, choose, "mine"))
+    result = sim.run(MIX, policy="mine", seed=7)
+    played(episodes, lambda now: choose(now.observation, now.mask))
+    assert result.tasks["finish"].tolist() == episodes.result.tasks["finish"].tolist()
+
+
+def test_a_model_for_another_cluster_or_with_no_action_is_said(own):
+    trained = scheduler_of(Episodes(MIX, 5), lambda observation, mask: 10_000, "unfit")
+    with pytest.raises(ScenarioError, match="types a100, v100 and 11 actions; here there are cpu, g"):
+        sim.run(WIDE, policy=trained)
+    with pytest.raises(UsageError, match="chose action 10000, which is none of the 11"):
+        sim.run(MIX, policy=trained)
+    with pytest.raises(UsageError, match="given as a function"):
+        scheduler_of(Episodes(MIX, 5), "model.zip")
+
+
+@needs_ppo
+@pytest.mark.filterwarnings("default")
+def test_the_network_in_torch_is_that_in_numpy(tmp_path):
+    import torch
+
+    from policies.learning.files import load
+    from sim.env.gym import SchedulingEnv
+    from sim.env.networks import ActionScores, greedy
+    from sim.env.sb3 import ScoringPolicy
+
+    env = SchedulingEnv(SMALL, window=4)
+    scores = ActionScores(env.layout, seed=3)
+    policy = load(scores.save(tmp_path / "mine.npz", env))
+    actor = ScoringPolicy(env.observation_space, env.action_space, lambda _: 1e-3, layout=env.layout, seed=3)
+    observation, _ = env.reset(seed=1)
+    for _ in range(30):
+        mask = env.action_masks()
+        assert greedy(scores, observation, mask) == policy.best(observation, mask)
+        chosen, _ = actor.predict(observation, deterministic=True, action_masks=mask)
+        assert int(chosen) == policy.best(observation, mask)
+        observation, *_ = env.step(greedy(scores, observation, mask))
+    drawn, plain = scores(torch.as_tensor(observation[None])), scores.plain(torch.as_tensor(observation[None]))
+    assert (drawn[0, :-1] == plain[0, :-1]).all() and drawn[0, -1] >= plain[0, -1]
+    other = SchedulingEnv(SMALL, window=4, observation="dict")
+    with pytest.raises(UsageError, match="register a scheduler instead"):
+        scores.save(tmp_path / "other.npz", other)
+
+
+@needs_ppo
+@pytest.mark.filterwarnings("default")
+def test_the_timed_buffer_discounts_by_elapsed_time():
+    import torch
+
+    from sim.env.gym import SchedulingEnv
+    from sim.env.sb3 import TimedRolloutBuffer
+
+    env = SchedulingEnv(SMALL, window=4)
+    env.reset(seed=1)
+    buffer = TimedRolloutBuffer(4, env.observation_space, env.action_space, "cpu", 1.0, 0.5, clock=env, horizon=2.0)
+    rewards, times = [1.0, -2.0, 3.0, 0.5], [10.0, 0.0, 500.0, 60.0]
+    for reward, dt in zip(rewards, times, strict=True):
+        env.episodes.dt = dt
+        observation = env.observation_space.sample()
+        buffer.add(observation, np.zeros(1), np.array([reward]), np.zeros(1), torch.zeros(1), torch.zeros(1))
+    buffer.compute_returns_and_advantage(torch.tensor([4.0]), np.array([False]))
+    wanted, later = [], 4.0
+    for reward, dt in reversed(list(zip(rewards, times, strict=True))):
+        later = reward + math.exp(-dt / (2.0 * env.episodes.scale)) * later
+        wanted.insert(0, later)
+    assert buffer.returns[:, 0] == pytest.approx(wanted, rel=1e-5)
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """Training ends here."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "steps"),
+    [pytest.param("dqn", 1500, marks=pytest.mark.slow), ("reinforce", 300),
+     pytest.param("ppo", 2100, marks=[needs_ppo, pytest.mark.slow, pytest.mark.filterwarnings("default")])],
+)  # fmt: skip
+def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):  # noqa: F811
+    whole, again, state = (tmp_path / name for name in ("whole.npz", "again.npz", "state.npz"))
+    one = sim.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
+
+    def stop(part):
+        if part > 0.7:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        sim.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state, progress=stop)
+    assert state.exists() and not again.exists() and len(list(tmp_path.iterdir())) == 2
+    two = sim.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state)
+    assert whole.read_bytes() == again.read_bytes() and one.curve.equals(two.curve)
+
+
+@pytest.fixture
+def state(tmp_path, judged_seldom):  # noqa: F811
+    """A checkpoint."""
+    sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=tmp_path / "state.npz")
+    return tmp_path / "state.npz"
+
+
+def test_the_checkpoint_of_another_training_is_said(state, tmp_path):
+    before = state.read_bytes()
+    for options, said in (
+        ({"steps": 301}, "steps is 300 there and 301 here"), ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"reward": "response"}, "reward is"), ({"window": 5}, "window is 4 there and 5 here"),
+        ({"scenario": {**SMALL, "name": "other"}}, "scenario is 'small' there and 'other' here"),
+        ({"scenario": {**SMALL, "seed": 2}}, "the scenario small has changed since"),
+    ):  # fmt: skip
+        given = {"scenario": SMALL, "agent": "reinforce", "steps": 300, "window": 4, **options}
+        with pytest.raises(ScenarioError, match=f"checkpoint of another training: .*{said}"):
+            sim.train(**given, baselines=(), checkpoint=state, out=tmp_path / "p.npz")
+    assert state.read_bytes() == before and not (tmp_path / "p.npz").exists()
+
+
+def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
+    class Code:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit('code of a file was run')",))
+
+    data = state.read_bytes()
+    evil = tmp_path / "evil.npz"
+    with zipfile.ZipFile(evil, "w") as archive:
+        archive.writestr("about.npy", pickle.dumps(Code()))
+    objects = tmp_path / "objects.npz"
+    np.savez(objects, about=np.array([Code()], dtype=object))
+    for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
+        state.write_bytes(content)
+        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|no checkpoint"):
+            sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
+    np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
+    with pytest.raises(ScenarioError, match="no checkpoint of a training"):
+        sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
+
+
+def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
+    out = tmp_path / "p.npz"
+    agent = ("--agent", "reinforce", "--steps", "300")
+    found = call("train", "learned-affinity", *agent, "--checkpoint", state, "--out", out)
+    assert found.exit_code == 3 and "checkpoint of another training" in found.output and not out.exists()
+
+
+# Suites -----------------------------------------------------------------------------------------------------
+
+
+def test_suites_have_train_and_test_loads():
+    assert {"deeprm", "affinity", "cholesky"} == set(SUITES)
+    with pytest.raises(UnknownName, match='unknown suite "deprm"; did you mean "deeprm"'):
+        suite("deprm")
+    with pytest.raises(UnknownName, match="load of the suite cholesky"):
+        suite("cholesky").scenario("deeprm")
+    for one in SUITES.values():
+        for load in (*one.train, *one.test):
+            assert len(one.scenario(load).build().tasks)
+    graphs = suite("cholesky")
+    assert not set(graphs.train) & set(graphs.test)
+    assert [len(graphs.scenario(load).build().tasks) for load in graphs.train] == [20, 35, 56]
+
+
+@needs_gymnasium
+def test_the_environments_of_a_suite_have_one_shape():
+    graphs = suite("cholesky")
+    small, large = graphs.environment(), graphs.environment("cholesky-8")
+    assert small.observation_space == large.observation_space and small.action_space == large.action_space
+    observation, _ = small.reset(seed=1)
+    assert small.observation_space.contains(observation) and observation["graph"][:, 0].sum() == 20
+
+
+def test_a_suite_compares_with_all_baselines():
+    table = suite("cholesky").judge("heft").table
+    assert list(table.index) == ["mine", *BASELINES]

@@ -1,0 +1,163 @@
+"""Parallel training in closed form: collectives, steps and memory, from the formulas and from scenarios."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import sim
+from sim.errors import ScenarioError
+from sim.theory.collectives import all_reduce, all_reduce_over_nodes
+from sim.theory.training import Machine, Plan, Transformer, memory, pipeline_seconds, step
+
+GIB = 2**30
+MEASURED = Path(__file__).parents[2] / "shared" / "data" / "training" / "megatron.csv"
+needs_data = pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not there")
+GPT3 = {"layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
+
+
+def test_collectives() -> None:
+    assert all_reduce(8, 1e9, 100e9) == pytest.approx(17.5e-3)
+    assert all_reduce(32, 1e9, 25e9) == pytest.approx(77.5e-3)
+    assert all_reduce_over_nodes(4, 8, 1e9, 200e9, 25e9, 8) == pytest.approx(16.25e-3)
+    assert all_reduce_over_nodes(4, 8, 1e9, 200e9, 25e9, 1) == pytest.approx(68.75e-3)
+
+
+def test_schedules() -> None:
+    assert pipeline_seconds(4, 8, 1, 2) == 33
+    assert pipeline_seconds(4, 8, 1, 2, chunks=2) == 28.5
+    kinds: list[tuple[Any, int]] = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)]
+    assert [Plan(8, 1, 1, 4, 1, kind, chunks).in_flight for kind, chunks in kinds] == [8, 4, 5.5]
+
+
+def test_operations_of_a_step_of_175_billion_parameters() -> None:
+    assert Transformer(**GPT3).flops(1536) / 1024 / 140e12 == pytest.approx(31.466, abs=5e-4)
+
+
+def test_memory_of_175_billion_parameters() -> None:
+    for recomputation, kept in (("none", 51.75), ("full", 4.5)):
+        plan = Plan(64, 1, 8, 8, 1, recomputation=recomputation)  # type: ignore[arg-type]
+        found = [size / GIB for size in memory(Transformer(**GPT3), plan)]
+        assert found == pytest.approx([45.74, kept], abs=5e-3)
+
+
+def training(nodes: int = 8, **keys: Any) -> dict[str, Any]:
+    gpus = {"type": "a100", "count": 8, "memory": "80 GB", "peak": {"flops": "312 TFLOP/s", "bandwidth": "2039 GB/s"}}
+    links = {
+        "nvlink": {"rate": "240 GB/s", "latency": "5 us"}, "cards": 8,
+        "network": {"out": "200 GB/s", "latency": "5 us"},
+    }  # fmt: skip
+    values = {"model": GPT3, "batch": 64, "tensor": 8, "pipeline": 8, "recomputation": "full", "steps": 10} | keys
+    entry = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "nodes": nodes, "gpus": 8}
+    cluster = {"nodes": [{"name": "n", "count": nodes, "cpus": 8, "gpus": gpus} | links]}
+    return {"cluster": cluster, "workload": [entry | {"training": values}], "policy": "fcfs"}
+
+
+def seconds(*args: Any, **keys: Any) -> float:
+    return float(sim.run(training(*args, **keys), check=True).tasks["compute"].iloc[0]) / 10
+
+
+def test_a_step_from_a_scenario() -> None:
+    """Table 5 of Korthikanti et al. (2022): 175B, selective recomputation, 13.75 s measured."""
+    keys = {"schedule": "interleaved", "chunks": 3, "recomputation": "selective", "sequence_parallel": True}
+    assert seconds(**keys) == pytest.approx(13.75, rel=0.03)
+
+
+def test_less_communication_and_less_waiting_take_less_time() -> None:
+    assert seconds(batch=128) < 2 * seconds(batch=64)  # the bubble is that of one batch
+    assert seconds(schedule="interleaved", chunks=3) < seconds()
+    assert seconds(nodes=16, batch=128, sharded_optimizer=True, buckets=8) < seconds(nodes=16, batch=128)
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "sentence"),
+    [
+        ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations"),
+        ({"pipeline": 97}, "training.pipeline", "97 stages are more than the 96 layers"),
+        ({"pipeline": 10}, "training.pipeline", "96 layers do not divide into 10 equal parts"),
+        ({"tensor": 7}, "training.tensor", "96 heads do not divide into 7 equal parts"),
+        ({"data": 2}, "training.data", "tensor 8 × pipeline 8 × data 2 are 128 GPUs, the job has 64"),
+        ({"batch": 63, "micro_batch": 2}, "training.batch", "63 samples do not divide into micro-batches of 2"),
+        ({"chunks": 2}, "training.chunks", "an interleaved pipeline has 2 chunks or more"),
+        ({"efficiency": 0}, "training.efficiency", "a share above 0"),
+        ({"efficency": 1}, "training.efficency", "unknown key"),
+    ],
+)
+def test_what_cannot_be_is_said(keys: dict[str, Any], key: str, sentence: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        sim.run(training(**keys))
+    assert key in str(error.value) and sentence in str(error.value)
+
+
+def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
+    found = sim.run(training(nodes=16, tensor=16, pipeline=8))
+    assert any("tensor 16 is more than the 8 GPUs that NVLink joins: a step takes" in one for one in found.warnings)
+
+
+def sending(pattern: str, overlap: str = "0%", nodes: int = 4) -> float:
+    """The time of a job that computes for 1 s between rounds of communication of 10 GB, in steps of 1 s."""
+    links = {"network": {"out": "25 GB/s"}}
+    entry = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "nodes": nodes, "gpus": 1}
+    how = {"pattern": pattern, "bytes": "10 GB", "every": "1 s", "overlap": overlap}
+    cluster = {"nodes": [{"name": "n", "count": 4, "cpus": 8, "gpus": {"type": "g", "count": 1}} | links]}
+    entry |= {"gpu_time": "100 s", "communication": how}
+    return float(sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}).tasks["finish"].iloc[0]) / 100
+
+
+def test_communication_of_jobs_known_by_their_step() -> None:
+    assert sending("all_reduce") == pytest.approx(1.6)
+    assert sending("all_to_all") == pytest.approx(1.3)
+    assert sending("reduce_scatter") == sending("all_gather") == pytest.approx(1.3)
+    assert sending("ring") == pytest.approx(1.4)
+    assert sending("all_reduce", overlap="50%") == pytest.approx(1.1)
+    assert sending("all_reduce", overlap="60%") == 1
+    assert sending("all_reduce", nodes=1) == 1
+
+
+# Measured steps -------------------------------------------------------------------------------------------------
+
+
+def rows() -> list[dict[str, str]]:
+    with MEASURED.open() as file:
+        return list(csv.DictReader(file))
+
+
+def keys_of(row: dict[str, str]) -> dict[str, Any]:
+    names = {"tensor": "tp", "pipeline": "pp", "data": "dp", "batch": "batch", "micro_batch": "microbatch"}
+    keys: dict[str, Any] = {key: int(row[name]) for key, name in (*names.items(), ("chunks", "chunks"))}
+    keys["schedule"] = "interleaved" if keys["chunks"] > 1 else "1f1b"
+    return keys | {"recomputation": row["recompute"], "sequence_parallel": row["seq_parallel"] == "1"}
+
+
+def model_of(row: dict[str, str]) -> dict[str, int]:
+    names = {"layers": "layers", "hidden": "hidden", "heads": "heads", "sequence": "seq", "vocabulary": "vocab"}
+    return {key: int(row[name]) for key, name in names.items()}
+
+
+@needs_data
+def test_published_steps_from_scenarios() -> None:
+    """Twelve steps of Megatron-LM on up to 2,520 A100, with the two constants that were fitted to them."""
+    errors = []
+    for row in rows():
+        found = seconds(int(row["gpus"]) // 8, model=model_of(row), **keys_of(row))
+        errors.append(abs(found / float(row["step_s"]) - 1))
+    assert np.mean(errors) <= 0.04 and max(errors) <= 0.09
+
+
+@needs_data
+def test_each_half_of_the_published_steps_foretells_the_other() -> None:
+    def errors(chosen: list[dict[str, str]], constants: np.ndarray) -> np.ndarray:
+        machine = Machine(312e12, 2.039e12, 8, 240e9, 25e9, 8, 5e-6, 5e-6, *map(float, constants))
+        found = [step(Transformer(**model_of(row)), Plan(**keys_of(row)), machine).seconds for row in chosen]
+        return np.array(found) / [float(row["step_s"]) for row in chosen] - 1
+
+    left: list[float] = []
+    for known, kept in ((rows()[::2], rows()[1::2]), (rows()[1::2], rows()[::2])):
+        fitted = minimize(lambda x, known=known: (errors(known, x) ** 2).sum(), [0.7, 2.0], method="Nelder-Mead").x
+        left += list(abs(errors(kept, fitted)))
+    assert np.mean(left) <= 0.05 and max(left) <= 0.10

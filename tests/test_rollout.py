@@ -1,0 +1,242 @@
+"""What rollouts and forks with imagined arrivals do, and that they know nothing of what is hidden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiers import spread
+
+import sim
+from policies.dynamic.fcfs_skip import FcfsSkip
+from policies.hybrid.rollout import Rollout
+from policies.orders import sjf
+from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
+from sim.engine.simulation import Simulation
+from sim.errors import PolicyError, ScenarioError, UsageError
+from sim.model.cluster import Cluster
+from sim.model.record import COMPLETED
+from sim.model.tasks import Shape
+from sim.policy import ListScheduler, Scheduler
+from sim.scenario.scenario import load
+from sim.testing import System
+from sim.testing.conformance import fingerprint
+from sim.testing.generate import random_system
+from sim.testing.systems import cpu_mode, node, workload
+
+OBJECTIVES = ("response", "slowdown")
+FEATURES = ("estimates", "people")
+
+
+def run(scheduler, cluster, tasks):
+    return Simulation(System("test", cluster, tasks).run_input(scheduler), check=True).run()
+
+
+def one_core(rows, **columns):
+    return Cluster([node(cpus=1)]), workload([(arrival, 0, time) for arrival, time in rows], [Shape([cpu_mode()])],
+                                             **columns)  # fmt: skip
+
+
+# Decisions ------------------------------------------------------------------------------------------------------
+
+
+def test_over_fcfs_the_shortest_goes_first():
+    record = run(Rollout(), *one_core([(0, 9), (0, 1), (0, 4)]))
+    assert record.start.tolist() == [5, 0, 1]
+
+
+def test_a_device_is_held_for_what_needs_all_of_it_where_that_pays():
+    """Two cores, one busy until 1: the long narrow task would keep twenty wide ones waiting, but alone it fits."""
+    shapes = [Shape([cpu_mode()]), Shape([cpu_mode(2)])]
+    rows = [(0, 0, 1), (0.5, 0, 100), *((0.5, 1, 1) for _ in range(20))]
+    cluster = Cluster([node(cpus=2)])
+    shortest = ListScheduler(sjf, discipline="skip")
+    held = run(Rollout(shortest), cluster, workload(rows, shapes))
+    assert held.start[1] == 21 and held.start[2:].tolist() == list(range(1, 21))
+    shortest = ListScheduler(sjf, discipline="skip")
+    assert run(Rollout(shortest, hold=False), cluster, workload(rows, shapes)).start[1] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"), [("response", [0, 2]), ("slowdown", [0, 2]), ("deadline_misses", [4, 0])]
+)
+def test_the_objective_decides(objective, expected):
+    """One core and two tasks, of which the second is longer; only its deadline is near."""
+    deadline = np.array([50.0, 5.0])
+    record = run(Rollout(objective=objective), *one_core([(0, 2), (0, 4)], deadline=deadline))
+    assert record.start.tolist() == expected
+
+
+@pytest.mark.parametrize("objective", ["response_mean", "energy", "cost"])
+def test_what_is_dear_is_waited_for_only_in_seconds(objective):
+    """The GPU takes 3 s and little, a core 4 s and much: to save energy or money both tasks go to the GPU."""
+    gpu = {"type": "g", "count": 1, "power": {"idle": "0 W", "busy": "3 W"}, "price": "1/h"}
+    described = {
+        "cluster": {"nodes": {"cpus": 1, "cpu": {"power": {"idle": "0 W", "busy": "10 W"}, "price": "5/h"},
+                              "gpus": gpu}},
+        "workload": {"cpu_time": "4 s", "gpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 2}},
+        "policy": {"name": "rollout", "by": "fcfs_skip", "objective": objective.removesuffix("_mean")},
+    }  # fmt: skip
+    tasks = sim.run(described).tasks
+    assert sorted(tasks["device_type"]) == (["cpu", "g"] if objective == "response_mean" else ["g", "g"])
+
+
+@pytest.mark.parametrize("seed", spread(range(24), 6))
+def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
+    """Policy improvement: each decision lowers what the fork promises, and forks keep their promise."""
+    system = random_system(seed, nodes=1 + seed % 3, tasks=20)
+    system.tasks.arrival[:] = 0.0
+    system.tasks.estimate = system.tasks.time
+    objective = OBJECTIVES[seed % 2]
+
+    def base():
+        return ListScheduler(sjf, discipline="skip") if seed % 3 else FcfsSkip()
+
+    def value(record):
+        seconds = record.finish[record.status == COMPLETED]
+        if objective == "response":
+            return seconds.mean()
+        tasks = system.tasks
+        fixed = [[mode.fixed for mode in tasks.shapes[shape].modes] for shape in tasks.shape]
+        shortest = [(row[: len(more)] + more).min() for row, more in zip(tasks.time, map(np.array, fixed), strict=True)]
+        return (record.finish / np.maximum(shortest, 1e-9)).mean()
+
+    plain = Simulation(system.run_input(base())).run()
+    ahead = Simulation(system.run_input(Rollout(base(), objective=objective)), check=True).run()
+    assert (plain.status == COMPLETED).all() and (ahead.status == COMPLETED).all()
+    assert value(ahead) <= value(plain) * (1 + 1e-9)
+
+
+# What it knows --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrivals", ["none", "learned"])
+@pytest.mark.parametrize("seed", spread(range(12), 3))
+def test_no_hidden_time_or_arrival_changes_a_decision(seed, arrivals):
+    """Two runs that are alike up to a time: what has started by then started at the same times and places."""
+    random = np.random.default_rng(seed)
+    system = random_system(seed, nodes=1 + seed % 2, tasks=30, features=FEATURES)
+
+    def policy():
+        return Rollout(FcfsSkip(), horizon=30.0, arrivals=arrivals, samples=2, forks=6)
+
+    first = Simulation(system.run_input(policy())).run()
+    at = float(np.quantile(first.finish, 0.6))
+    tasks = system.tasks
+    later = tasks.arrival > at
+    arrival = np.where(later, at + (tasks.arrival - at) * random.uniform(0.2, 2.0), tasks.arrival)
+    time = np.where((first.finish > at)[:, None], tasks.time * random.uniform(1.5, 3.0), tasks.time)
+    hidden = replace(tasks, arrival=arrival, time=time, estimate=tasks.estimate)
+    second = Simulation(replace(system.run_input(policy()), tasks=hidden)).run()
+    begun = first.start <= at
+    assert 5 < begun.sum() < 30
+    assert (second.start <= at).tolist() == begun.tolist()
+    assert first.start[begun].tobytes() == second.start[begun].tobytes()
+    assert first.mode[begun].tobytes() == second.mode[begun].tobytes()
+
+
+def test_equal_runs_are_equal_and_the_budget_is_kept():
+    def record(forks):
+        policy = Rollout(FcfsSkip(), horizon=20.0, arrivals="learned", samples=2, forks=forks)
+        return policy, Simulation(random_system(5, tasks=30, features=FEATURES).run_input(policy)).run()
+
+    (one, first), (_, second) = record(6), record(6)
+    assert fingerprint(first) == fingerprint(second)
+    assert 0 < one.notes["forks"] <= 6 * one.notes["decisions_tried"]
+    assert one.notes["decisions_without_arrivals"] > 0
+
+
+# Arrivals that are imagined -------------------------------------------------------------------------------------
+
+
+class Imagines(Scheduler):
+    """Follows fcfs, and forks once at a time with arrivals of its own."""
+
+    def __init__(self, coming, at=0.0):
+        self.by = FcfsSkip()
+        self.coming, self.at, self.told = coming, at, None
+
+    def ready(self, task):
+        self.by.ready(task)
+
+    def schedule(self, view):
+        if self.told is None and view.now >= self.at and view.waiting():
+            like = view.waiting()[-1]
+            self.told = view.fork(self.by, coming=[(at, like) for at in self.coming]).run()
+        yield from self.by.schedule(view)
+
+
+def test_imagined_arrivals_come_in_a_fork_and_nowhere_else():
+    policy = Imagines([7.0, 3.0])
+    cluster, tasks = one_core([(0, 2), (0, 5), (4, 1)], deadline=np.array([np.nan, 6.0, np.nan]))
+    record = run(policy, cluster, tasks)
+    assert record.finish.tolist() == [2, 7, 8]
+    told = policy.told
+    assert told.start[[0, 1, 3, 4]].tolist() == [0, 2, 7, 12]  # the third has not come, and does not
+    assert np.isnan(told.start[2])
+    assert told.input.tasks.arrival[3:].tolist() == [3, 7]
+    assert told.input.tasks.deadline[3:].tolist() == [9, 13]  # as far from the arrival as that of the second
+    assert len(tasks) == 3
+
+
+def test_imagined_arrivals_have_patience_and_limits_of_their_own():
+    policy = Imagines([1.0])
+    expires = np.array([np.inf, 3.0])
+    run(policy, *one_core([(0, 10), (0, 5)], expires=expires))
+    assert policy.told.finish.tolist() == [10, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "said"), [(-1.0, "from now on"), (float("nan"), "from now on")])
+def test_imagined_arrivals_come_from_now_on(at, said):
+    with pytest.raises((UsageError, PolicyError), match=said):
+        run(Imagines([at]), *one_core([(0, 1)]))
+
+
+def test_too_few_arrivals_are_no_model():
+    history = ArrivalHistory()
+    tasks = workload([(float(k), 0, 1.0) for k in range(ENOUGH_ARRIVALS)], [Shape([cpu_mode()])])
+    seen = []
+
+    class Watches(FcfsSkip):
+        def ready(self, task):
+            super().ready(task)
+            history.observe(task)
+            seen.append(len(history.sample(100.0, 200.0, np.random.default_rng(1))))
+
+    run(Watches(), Cluster([node(cpus=1)]), tasks)
+    assert seen == [0] * (ENOUGH_ARRIVALS - 1) + [99]  # a second apart, and before the end
+
+
+# Refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"name": "rollout", "by": "heft"}, "Heft plans beforehand"),
+        ({"name": "rollout", "by": "power_down"}, "puts devices to sleep"),
+        ({"name": "rollout", "by": "round_robin"}, "RoundRobin keeps books"),
+        ({"name": "rollout", "arrivals": "learned"}, "needs a horizon"),
+        ({"name": "rollout", "samples": 9, "forks": 16}, "fewer than 2 × samples"),
+        ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "learned from 20 or more, and only 3"),
+        ({"name": "rollout", "objective": "deadline_misses"}, "no task has a deadline"),
+        ({"name": "rollout", "objective": "cost"}, "nothing in the cluster has a price"),
+        ({"name": "rollout", "objective": "energy"}, "no device of the cluster has watts"),
+    ],
+)
+def test_what_cannot_be_is_said(policy, said):
+    jobs = {"cpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 3}}
+    with pytest.raises(ScenarioError, match=said):
+        sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
+
+
+def test_language_models_have_no_rollouts():
+    from test_llm import scenario
+
+    described = scenario(gpus=2)
+    described["workload"].append({"name": "jobs", "gpu_time": "1 s",
+                                  "arrivals": {"process": "all_at_once", "count": 1}})  # fmt: skip
+    described["policy"] = {**described.get("policy", {}), "scheduler": {"name": "rollout"}}
+    with pytest.raises(ScenarioError, match="lengths that no policy knows"):
+        Simulation(load(described).build())

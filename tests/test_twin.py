@@ -1,0 +1,238 @@
+"""The twin of a live cluster: what a snapshot says, what is drawn from a log, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sim.cli.program import hetsim
+from sim.errors import ScenarioError
+from sim.experiment.twin import Cluster, Twin
+from sim.experiment.twin_judge import judge
+from sim.workload.history import DAY, ArrivalTimes, History, RunTimes
+from sim.workload.snapshot import Job, gpus_of, read
+
+HEAD = ("JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|"
+        "REASON|PRIORITY")  # fmt: skip
+NODES = {"g1": ["batch"], "g2": ["batch", "short"]}
+
+
+def line(name, state="PENDING", user="ann", partition="batch", start="N/A", gpus=1, node="", reason="Priority", rank=1):
+    return (f"{name}|{partition}|{user}|phys|normal|{state}|2026-03-12T08:00:00|{start}|02:00:00|8|gres/gpu:{gpus}|1|"
+            f"{node}|{reason}|{rank}")  # fmt: skip
+
+
+def running(name, node="g1", start="2026-03-12T09:00:00", **more):
+    return line(name, "RUNNING", start=start, node=node, reason="None", **more)
+
+
+def write(path, *lines):
+    path.write_text("\n".join([HEAD, *lines]) + "\n")
+    return path
+
+
+# Snapshots ------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
+    lines = [running(1, gpus=2), line("2_[4-6%2]", rank=7), line(3, reason="JobHeldUser"), line(4, "CANCELLED")]
+    found = read(write(tmp_path / "q", *lines), NODES)
+    assert [(job.id, job.runs, job.gpus) for job in found.jobs] == [
+        ("1", True, 2), ("2_4", False, 1), ("2_5", False, 1), ("2_6", False, 1)
+    ]  # fmt: skip
+    assert found.jobs[0].nodes == ("g1",) and found.jobs[0].limit == 7200 and found.jobs[1].priority == 7
+    assert found.latest == datetime(2026, 3, 12, 9, tzinfo=UTC).timestamp()
+    assert sorted(found.left_out.values()) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (line(1, "RUNING"), r':2: column STATE: "RUNING" is no state .* did you mean "RUNNING"'),
+        (running(1, node="g[1-3]"), r':2: column NODELIST: the cluster has no node "g3"; it has 2 nodes'),
+        (line(1, partition="bach"), r':2: column PARTITION: the cluster has no partition "bach"; did you mean "batch"'),
+        (line(1, "RUNNING"), "a job that runs has no start"),
+        (line(1).replace("02:00:00", "soon"), "is not a time such as"),
+        (line(1, reason="Dependency"), "has no jobs that run or wait"),
+    ],
+)
+def test_what_is_wrong_in_a_snapshot_is_said(tmp_path, bad, said):
+    with pytest.raises(ScenarioError, match=said):
+        read(write(tmp_path / "q", bad), NODES)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("gres/gpu:a100:2", (2, "a100")), ("gres:gpu:4", (4, "")), ("gpu:3", (3, "")), ("gres/gpu=2", (2, "")),
+     ("gres/gpu:v100=8", (8, "v100")), ("N/A", (0, "")), ("", (0, ""))],
+)  # fmt: skip
+def test_gpus_as_slurm_writes_them(text, found):
+    assert gpus_of(text) == found
+
+
+# Models ---------------------------------------------------------------------------------------------------------
+
+
+def history(submit, runtime, start=None, user=None, limit=10_000.0, cpus=1.0):
+    count = len(submit)
+    submit, runtime = np.array(submit, dtype=float), np.broadcast_to(np.array(runtime, dtype=float), (count,))
+    texts = {name: np.full(count, "", dtype=object) for name in ("class", "partition", "account", "qos")}
+    texts["user"] = np.array(user or ["ann"] * count, dtype=object)
+    start = submit if start is None else np.array(start, dtype=float)
+    full = [np.full(count, float(value)) for value in (limit, cpus, 0.0)]
+    return History("log", submit, start, runtime.copy(), *full, np.full(count, "", dtype=object), texts)
+
+
+def test_run_times_are_drawn_from_those_of_the_user_as_parts_of_limits():
+    times = [1000.0] * 30 + [9000.0] * 30
+    model = RunTimes(history(np.arange(60) * 10.0, times, user=["ann"] * 30 + ["bob"] * 30))
+    random = np.random.default_rng(1)
+    assert set(model.draw("ann", "", 5000.0, 0.0, 50, random)) == {500.0}
+    assert set(model.draw("bob", "", 5000.0, 0.0, 50, random)) == {4500.0}
+    mixed = model.draw("cho", "", 5000.0, 0.0, 400, random)  # unknown: of all
+    assert set(mixed) == {500.0, 4500.0} and 0.4 < (mixed == 500.0).mean() < 0.6
+    # Ann's has run longer than any of hers: then as long as those of others that ran longer.
+    assert set(model.draw("ann", "", 5000.0, 600.0, 50, random)) == {4500.0}
+    beyond = model.draw("ann", "", 5000.0, 4600.0, 50, random)
+    assert (beyond > 4600.0).all() and (beyond <= 5000.0).all()
+
+
+def test_arrivals_are_those_of_the_same_hours_of_earlier_days():
+    """At noon of each of ten days come two jobs more than on the day before."""
+    submit = [day * DAY + 43_200.0 + k for day in range(10) for k in range(2 * day + 2)]
+    model = ArrivalTimes(history(submit, 1.0), 6 * 3600.0, 10 * DAY + 10 * 3600.0)
+    random = np.random.default_rng(2)
+    counts = set()
+    for _ in range(100):
+        at, rows = model.draw(random)
+        assert at[0] == 7200.0 and len(rows) == len(at)
+        counts.add(len(at))
+    assert counts == set(range(4, 21, 2))  # of the first day only the end is known
+
+
+def test_too_few_samples_are_said():
+    with pytest.raises(ScenarioError, match="only 3 jobs have ended"):
+        RunTimes(history([1, 2, 3], 1.0))
+    with pytest.raises(ScenarioError, match="h of log before the snapshot are too few for 24 h ahead"):
+        ArrivalTimes(history(np.arange(30) * 60.0, 1.0), DAY, 1800.0)
+
+
+# Forecasts ------------------------------------------------------------------------------------------------------
+
+
+def one_core(past, jobs, now, hours=1.0, **more):
+    return Twin(jobs, now, past, Cluster([{"name": "n", "cpus": 1}]), hours * 3600.0, "fcfs", **more)
+
+
+def job(name, start=math.nan, submit=0.0, limit=1000.0, nodes=(), **more):
+    return Job(name, 0, "ann", "", submit, start, limit, 1.0, nodes=nodes, **more)
+
+
+def test_where_all_is_certain_the_start_is_too():
+    """Jobs of this user always take half their limit, and none comes in the next hour."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    jobs = [job("r", now - 100.0, nodes=("n",)), job("late"), job("first", priority=5.0)]
+    told = one_core(past, jobs, now).forecast(5)
+    assert [one.id for one in told.jobs] == ["first", "late"]
+    assert np.allclose(told.starts, [[400.0, 900.0]] * 5, atol=0.1)
+    assert np.allclose(told.by_limits, [900.0, 1900.0], atol=0.1)
+    assert np.allclose(told.free["n"], 400.0) and np.allclose(told.free["all"], 400.0)
+    assert told.capacity == 1 and told.held[:, 1].tolist() == [1.0] * 5
+
+
+def test_jobs_on_nodes_that_have_gone_begin_again():
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    now = 100_000.0
+    jobs = [job("r", now - 100.0, nodes=("gone",), submit=-5.0), job("w")]
+    told = one_core(past, jobs, now).forecast(3)
+    assert [one.id for one in told.jobs] == ["r", "w"] and np.allclose(told.starts, [[0.0, 500.0]] * 3, atol=0.1)
+
+
+def test_nothing_after_the_snapshot_changes_a_forecast():
+    random = np.random.default_rng(3)
+    submit = np.sort(random.uniform(0, 3 * DAY, 400))
+    past = history(submit, random.exponential(300.0, 400))
+    jobs = [job("r", 2 * DAY - 50.0, nodes=("n",)), *(job(f"w{k}") for k in range(5))]
+    other = past.take(np.arange(400))
+    later = other.submit > 2 * DAY
+    other.submit[later] += 0.3 * (other.submit[later] - 2 * DAY)
+    other.start[later] = other.submit[later]
+    other.runtime[other.end > 2 * DAY] *= 2
+    one, two = (one_core(log, jobs, 2 * DAY, 2.0).forecast(8, seed=4) for log in (past, other))
+    assert one.starts.tobytes() == two.starts.tobytes() and one.held.tobytes() == two.held.tobytes()
+
+
+def test_judging_knows_when_intervals_hold():
+    """On one core that serves in order jobs of one length, every start is told to the second."""
+    submit = np.concatenate([day * DAY + 3600.0 + np.arange(60) * 10.0 for day in range(8)])
+    start = np.concatenate([day * DAY + 3600.0 + np.arange(60) * 500.0 for day in range(8)])
+    log = history(submit, 500.0, start=start, limit=1000.0)
+    judged = judge(log, Cluster([{"name": "n", "cpus": 1}]), 40, 6 * 3600.0, 4, "fcfs")
+    rows = {row["method"]: row for row in judged.table()}
+    assert len(judged.actual) > 20
+    assert rows["twin"]["error_mean"] < 1.0 < rows["time limits"]["error_mean"]
+    assert rows["twin"]["width_90"] < 1.0 < rows["waits of the user"]["width_90"]
+
+
+# The command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    rows = ["JobID|User|Account|Partition|Submit|Start|End|State|Timelimit|AllocTRES|NodeList"]
+    for k in range(200):
+        begin = datetime(2026, 3, 8, tzinfo=UTC).timestamp() + k * 1800
+        at, end = (f"{datetime.fromtimestamp(t, UTC):%Y-%m-%dT%H:%M:%S}" for t in (begin, begin + 3600 + 20 * (k % 7)))
+        rows.append(f"{k}|ann|phys|batch|{at}|{at}|{end}|COMPLETED|02:00:00|cpu=8,gres/gpu=1|g1")
+    (tmp_path / "sacct").write_text("\n".join(rows) + "\n")
+    (tmp_path / "nodes").write_text("".join(
+        f"NodeName=g{k} CPUTot=64 Gres=gpu:a100:2 State={state} Partitions=batch\n"
+        for k, state in ((1, "MIXED"), (2, "IDLE"), (3, "DOWN"))
+    ))  # fmt: skip
+    lines = [running(1, gpus=2), running(2, "g2", gpus=2), *(line(10 + k, rank=100 - k) for k in range(5))]
+    write(tmp_path / "squeue", *lines)
+    return tmp_path
+
+
+def call(files, *more):
+    command = ["twin", "--squeue", f"{files}/squeue", "--nodes", f"{files}/nodes", "--history", f"{files}/sacct"]
+    asked = ["--samples", "4", "--hours", "12", "--now", "2026-03-12T09:30:00"]
+    return CliRunner().invoke(hetsim, [*command, *asked, *more])
+
+
+def test_the_command_tells_tables_json_and_a_page(files):
+    done = call(files, "--json", "-q", "--what-if", "without=g2", "--out", f"{files}/page.html")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [one["id"] for one in found["jobs"]] == [str(10 + k) for k in range(5)]
+    assert found["capacity"] == 4 and found["what_if"]["capacity"] == 2  # g3 is down
+    first, changed = found["jobs"][0], found["what_if"]["jobs"]
+    assert 0 < first["start_p5"] <= first["start_p50"] <= first["start_p95"] <= first["start_by_limits"] <= 5400
+    assert len(changed) == 6  # what ran on g2 waits as well
+    assert "data:image/png" in (files / "page.html").read_text()
+    text = call(files, "-q", "--job", "10").stdout
+    assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (("--policy", "heft"), 3, "plans all tasks beforehand"),
+        (("--hours", "700"), 3, "too few for 700 h ahead"),
+        (("--what-if", "without=g7"), 2, "no node g7"),
+        (("--what-if", "without"), 2, "KEY=VALUE"),
+        (("--now", "2026-03-12T08:30:00"), 2, "before the start of 2 jobs"),
+        (("--now", "soon"), 2, "not a date"),
+        (("--job", "77"), 2, "no job of that id waits"),
+    ],
+)
+def test_what_cannot_be_forecast_is_said_and_nothing_is_written(files, more, code, said):
+    done = call(files, *more, "--out", f"{files}/page.html")
+    assert done.exit_code == code and said in done.output and "Traceback" not in done.output
+    assert not (files / "page.html").exists()
