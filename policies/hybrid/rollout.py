@@ -10,7 +10,7 @@ and the most urgent.  All meet the same arrivals and the same random numbers; of
 a standard error of the paired differences.
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
-Known weakness: estimates that are wrong are believed; a gain in the fork that is smaller than what is not known of the
+Weakness: estimates that are wrong are believed; a gain in the fork that is smaller than what is not known of the
 future is chance, which `margin` holds against; what comes later is not foreseen unless `arrivals` is `learned`.
 Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
 """
