@@ -503,7 +503,7 @@ class _Ways:
                 continue
             if device.memory is not None and state + kept > device.memory:
                 parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
-                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of a {device.name}")
+                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
                 continue
             slowest = max(formulas.step(model, plan, _machine(spec, gpus, peak, training)).seconds for spec in specs)
             narrowest = min(spec.island_size or gpus for spec in specs)
