@@ -74,9 +74,15 @@ def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any
     starts in milliseconds, and all of them share the memory of the libraries.  Elsewhere each starts by itself, since
     the libraries of other platforms do not all bear to be forked.
     """
-    context = get_context("forkserver" if sys.platform == "linux" else "spawn")
-    if sys.platform == "linux":
-        context.set_forkserver_preload(TAKEN_BY_RUNS)
+    if sys.platform != "linux":
+        return _Processes(workers, mp_context=get_context("spawn"), initializer=initializer, initargs=arguments)
+    from multiprocessing import forkserver, resource_tracker
+
+    context = get_context("forkserver")
+    context.set_forkserver_preload(TAKEN_BY_RUNS)
+    resource_tracker.ensure_running()  # first, since starting it lets interrupts through again
+    with interrupts_held():  # for the server, and so for what it forks
+        forkserver.ensure_running()
     return _Processes(workers, mp_context=context, initializer=initializer, initargs=arguments)
 
 

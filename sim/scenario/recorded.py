@@ -529,6 +529,8 @@ def _mode(
         partition=partition,
         nodes=nodes,
     )
+    if device.kind == "cpu" and span == ANY and entry.span == "any":
+        span = IF_WIDER  # what fits on one node was there; a log has no word of who spread cores for want of room
     mode = make(span_any=span == ANY)
     return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode
 
