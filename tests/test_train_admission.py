@@ -192,7 +192,7 @@ def test_the_metric_of_value_is_the_reward_of_value():
     weight = np.where(tasks["class"] == "gold", 4.0, 1.0)
     met = tasks["met_deadline"].to_numpy(dtype=bool)
     assert found.metric("value_fraction") == pytest.approx(weight[met].sum() / weight.sum())
-    earned = Played(CROWD, reward="value").earned(4)
+    earned = Played(CROWD, reward="value").total(4)
     assert found.metric("value_fraction") * weight.sum() == pytest.approx(earned)
 
 
@@ -387,7 +387,7 @@ def earned():
         episodes = Played(sim.load("learned-admission", {"policy": policy}), reward=NET)
         values = []
         for replication in range(RUNS):
-            total = episodes.earned(HELD_OUT, replication)
+            total = episodes.total(HELD_OUT, replication)
             values.append(total / len(episodes.record.status))
         found[name] = np.array(values)
     return found
@@ -449,7 +449,7 @@ def test_the_figures_of_the_description_are_what_comes_out():
         name = policy["admission"]["name"]
         if name in written:
             episodes = Played(sim.load("learned-admission", {"policy": policy}), reward=NET)
-            values = [episodes.earned(1, number) / len(episodes.record.status) for number in range(20)]
+            values = [episodes.total(1, number) / len(episodes.record.status) for number in range(20)]
             assert float(re.search(written[name], text)[1]) == pytest.approx(np.mean(values), abs=0.0055), name
 
 
