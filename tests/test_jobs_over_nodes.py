@@ -108,7 +108,7 @@ def drawn(seed: int, wrong: bool) -> tuple[list[Job], list[int]]:
         elif kind < 0.75:
             jobs.append((clock, took, guess, rng.randint(2, 4), rng.randint(1, 6)))
         else:
-            jobs.append((clock, took, guess, 0, rng.randint(2, 30)))
+            jobs.append((clock, took, guess, 0, rng.randint(9, 30)))  # more than a node: fewer stay on one
     return jobs, sizes
 
 
@@ -135,6 +135,16 @@ def test_easy_backfilling_of_jobs_over_nodes_starts_as_by_brute_force(tmp_path: 
     order = sorted(range(len(jobs)), key=lambda n: (jobs[n][0], jobs[n][3] == 0, n))
     expected = dict(zip(order, easy([jobs[n] for n in order], sizes), strict=True))
     assert {n: float(found[f"j{n}"]) for n in expected} == expected
+
+
+def test_cores_of_a_recorded_job_stay_on_one_node_where_they_fit(tmp_path: Path) -> None:
+    """The second job waits for a node of its own, though six cores are free; the third is wider than any node."""
+    jobs = [(0.0, 10.0, 10.0, 0, 5), (1.0, 10.0, 10.0, 0, 5), (2.0, 10.0, 10.0, 0, 12)]
+    run = scenario(tmp_path, jobs, [8, 8], scheduler="fcfs")
+    run["workload"] = run["workload"][1:]
+    run["cluster"]["nodes"][1]["cpus"] = 4
+    assert sim.run(run, check=True).tasks["start"].tolist() == [0, 10, 20]
+    assert sim.run(run, check=True).tasks["hosts"].tolist() == [1, 1, 2]
 
 
 def over_nodes(count: int = 3, wanted: int = 2, cpus: int = 32, **more: Any) -> dict[str, Any]:

@@ -125,9 +125,11 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
                 count, all_of = len(named), sum(map(len, launch.cores))
             else:
                 all_of = mode.gpus
-            fraction = 1.0 if count == all_of or not all_of else count / all_of
-            hold("cores (thousandths)", here.name, math.ceil(mode.millicores * fraction), here.cpus * 1000, launch)
-            hold("host memory (bytes)", here.name, math.ceil(mode.memory * fraction), here.memory, launch)
+            cores, memory = mode.millicores, mode.memory
+            if all_of and count != all_of:
+                cores, memory = math.ceil(cores * count / all_of), math.ceil(memory * count / all_of)
+            hold("cores (thousandths)", here.name, cores, here.cpus * 1000, launch)
+            hold("host memory (bytes)", here.name, memory, here.memory, launch)
             for core in named:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
     for (what, where), changes in held.items():
