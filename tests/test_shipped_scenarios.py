@@ -9,7 +9,7 @@ import math
 import re
 import runpy
 import tomllib
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ def runs(name, policy=None, overrides=None):
     return _runs(name, json.dumps(chosen), json.dumps(overrides or {}))
 
 
-@cache
+@lru_cache(48)  # a group of tests shares its runs; those of all groups take gigabytes
 def _runs(name, policy, overrides):
     return sim.run(name, policy=json.loads(policy), overrides=json.loads(overrides), keep=True)
 
