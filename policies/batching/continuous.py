@@ -152,7 +152,7 @@ class Continuous(IterationPolicy):
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
         if self.phases == "decode_first":
-            return steps  # nobody joins before an answer ends
+            return steps  # no request joins before an answer ends
         pause = self._pause(replica) if self.min_decode_steps else 0
         if pause > 0:
             return min(steps, pause)

@@ -3,11 +3,11 @@
 The next request is that of the waiting client with the least counter.  A counter grows by `input_weight` for each token
 of a prompt when its request joins, and by `output_weight` for each token that a step decodes (the first token of an
 answer comes with its prompt), divided by the weight of the request.  A client that had nothing waiting is lifted to the
-least counter of those that have, so nobody saves up service while away.
+least counter of those that have, so no client saves up service while away.
 Reference: Sheng, Cao, Li, Zhu, Li, Zhuo, Gonzalez and Stoica, Fairness in Serving Large Language Models (OSDI 2024):
 of two clients that both wait all the time, the services differ by at most
 2 max(input_weight × longest prompt, output_weight × tokens in a batch), whatever they send.
-Weakness: fairness between clients only: whoever sends the longest requests waits no longer than others of the client.
+Weakness: fairness between clients only: the longest requests of a client wait no longer than its others.
 Counters are of one replica; several replicas are fair each by itself.
 Cost: O(members + clients that wait) a look at the head of the queue.
 """
