@@ -201,6 +201,8 @@ def test_powers_between_sizes():
     assert table.of(50) == pytest.approx(42.5)
     assert table.of(300) == pytest.approx(100)
     assert table.of(800) == pytest.approx(200)
+    steep = StageTable((100, 200), (50.0, 80.0), "power").above(40.0)
+    assert steep.of(400) == pytest.approx(40 + 40 * 2)  # beyond the largest size in proportion, whatever the last power
     assert StageTable((100, 200), (40.0, 80.0), "power").above(40.0).of(150) == 60  # no power leads from nothing
 
 

@@ -220,7 +220,7 @@ class Server:
         service, log = self.service, self.log
         if service.step.roofline is not None or service.disaggregated is not None or service.autoscale is not None:
             return None
-        if service.replicas not in (None, 1):
+        if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
             return None
         arrival, prompt, output, ttft, latency = (
             one[:count] for one in (log.arrival, log.prompt, log.output, log.ttft, log.latency)
