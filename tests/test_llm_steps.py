@@ -446,6 +446,15 @@ def test_a_log_of_a_known_server_is_found_again(tmp_path):
     assert service.front_end == pytest.approx(0.015, rel=0.03)
 
 
+@pytest.mark.parametrize(("step", "roofline"), [({}, False), ({"step": {"roofline": True}}, True)])
+def test_measured_steps_replace_the_estimate_of_a_preset_unless_a_roofline_is_written(tmp_path, step, roofline):
+    service = {"kind": "llm", "model": "llama-2-7b", "gpu": "a10g", "tensor_parallel": 1, **step}
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario(service)))
+    server = server_log.Server(path, server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    assert (server.read_off(server.fitted) is None) == roofline
+
+
 @pytest.mark.slow
 def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(log_steps, "fit", lambda _: None)

@@ -5,9 +5,10 @@ replicas, memory, batching and orders are what the user says; what is fitted are
 that it has there: of a line `fixed`, `per_prompt_token` and `per_context_token`, of a roofline the shares of the peaks
 and `fixed`; and in both `front_end`, the constant of each request.
 
-Of a line, what steps take is read off the log itself where that explains it (`sim.calibrate.log_steps`); the step is
-then as the log has it, with a line or a table for reading, and simulation finds the pace (a factor of all times) and
-`front_end`.  Else, and for a roofline, all numbers are fitted by Nelder and Mead's simplex on their logarithms.
+Unless the scenario writes a roofline, what steps take is read off the log itself where that explains it
+(`sim.calibrate.log_steps`); the step is then as the log has it, with a line or a table for reading, and simulation
+finds the pace (a factor of all times) and `front_end`.  Else, and for a roofline, all numbers are fitted by Nelder and
+Mead's simplex on their logarithms.
 
 Every trial simulates the whole log, as under some orders later requests delay earlier ones, and is judged by the first
 part of the requests in order of arrival.  The times of the rest are held back, and the error is stated on them.  A step
@@ -168,6 +169,11 @@ class Server:
         service = self._scenario.model.workload[0].service
         assert isinstance(service, LanguageModel)
         self.service = service
+        written = entry_of(path)["service"]
+        step = written.get("step")
+        asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
+        self.wants_roofline = service.step.roofline is not None and asked
+        """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
         self._check()
 
     def _check(self) -> None:
@@ -218,7 +224,7 @@ class Server:
     def read_off(self, count: int) -> Reading | None:
         """What the log of the first `count` requests says of steps; None where it cannot tell them."""
         service, log = self.service, self.log
-        if service.step.roofline is not None or service.disaggregated is not None or service.autoscale is not None:
+        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
             return None
         if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
             return None
