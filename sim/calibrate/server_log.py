@@ -416,6 +416,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
         if gained < GAIN or best < GAIN:
             break
     numbers = numbers_of(point)
+    converged |= best < GAIN  # several numbers may give the same times
     if not converged or not best < CLOSE:
         shown = ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
         why = f"after {search.trials} trials the mean error is still {best:.0%} ({shown})"
