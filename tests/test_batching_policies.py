@@ -426,6 +426,7 @@ def test_clockwork_lets_the_service_with_the_latest_start_soonest_go_first():
     assert not greedy.tasks.set_index("arrival").loc[1.0, "met_deadline"]
 
 
+@pytest.mark.slow
 def test_clockwork_keeps_every_promise_across_services_and_devices():
     rng = np.random.default_rng(5)
     for gpus in (1, 2, 3):
@@ -535,6 +536,7 @@ def test_the_table_of_smdp_is_the_best_of_all(rate, weight):
     assert costs[tuple(table)] == pytest.approx(average, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_smdp_waits_longer_the_more_a_watt_is_worth():
     power = Power(idle=50.0, busy=250.0)
     found = []

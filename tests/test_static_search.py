@@ -215,6 +215,7 @@ def test_the_seed_decoded_is_no_longer_than_heft_says():
         assert landscape.schedule(lanes, keys).makespan <= seeded.makespan * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_search_on_a_thousand_tasks_is_quick_and_better():
     rng = np.random.default_rng(1)
     cpu = rng.uniform(1, 100, 1000)
@@ -235,6 +236,7 @@ def test_the_family_plans_what_the_engine_does(scheduler, seed):
     assert makespan <= planned * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_load_balance_on_uniform_lanes_keeps_its_ratio():
     rng = np.random.default_rng(2)
     worst = 0.0

@@ -56,6 +56,7 @@ def test_every_name_is_there():
         theory.nothing_like_it  # noqa: B018
 
 
+@pytest.mark.slow
 def test_birth_death_and_stationary_agree_with_a_direct_solution():
     births, deaths = [3.0, 1.0, 0.5, 2.0], [1.0, 2.0, 4.0, 0.3]
     rates = np.diag(births, 1) + np.diag(deaths, -1)
@@ -296,6 +297,7 @@ def test_priorities_conserve_work():
     assert theory.preemptive_resume(same)[0].response_mean == close(theory.mm1(0.3, 1).response_mean)
 
 
+@pytest.mark.slow
 def test_priorities_at_several_servers():
     """By the chain of (high, low) in the system for the preemptive; in sum M/M/c for both; one class is M/M/c."""
     classes = [theory.Class(0.8, 1), theory.Class(0.9, 1)]
@@ -792,6 +794,7 @@ def test_command_in_words():
     assert "nearly" in near.stdout
 
 
+@pytest.mark.slow
 def test_no_shipped_scenario_breaks_the_matching():
     from sim.scenario.shipped import shipped
 

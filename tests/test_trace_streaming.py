@@ -384,6 +384,7 @@ def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
 
 
 @pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
+@pytest.mark.slow
 def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     """Of four times as many jobs, of which a sample is kept, the memory is that of the sample: below 20 bytes a job."""
     read = registry.entry("traces", format_of(form))
