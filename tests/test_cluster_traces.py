@@ -580,6 +580,7 @@ def test_a_sample_goes_by_the_id_in_any_order(read):
     assert larger.issuperset(some.id.tolist())
 
 
+@pytest.mark.slow
 def test_a_sample_keeps_the_shape_of_the_load(read):
     """Of 20,000 jobs 20 % are left; each tenth of the time has its share of them, within 5 standard deviations."""
     whole, some = read("swf", many(20_000)), read("swf", many(20_000), sample=0.2)

@@ -446,6 +446,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
         sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
 
 
+@pytest.mark.slow
 def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
     out = tmp_path / "p.npz"
     agent = ("--agent", "reinforce", "--steps", "300")

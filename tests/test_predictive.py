@@ -300,6 +300,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("number", spread(range(len(SETTINGS)), 1))
+@pytest.mark.slow
 def test_keeps_the_contract(number):
     for system in small_systems():
         assert not examine(lambda _: Predictive(**SETTINGS[number]), system), system.name

@@ -351,6 +351,7 @@ def test_bulk_service_by_its_chain(rate: float, most: int):
 
 
 @pytest.mark.parametrize(("rate", "most"), [(30, None), (30, 8), (5, 3), (45, None), (90 / 7, 1)])
+@pytest.mark.slow
 def test_greedy_batches_by_playing_them(rate: float, most: int | None):
     """Against a simulation of a few lines, of 200,000 batches with a fixed seed: within 4 standard errors."""
     per_item, fixed = 0.02, 0.05
@@ -392,6 +393,7 @@ def test_greedy_batches_meet_their_limits_and_bounds():
     assert high == close(1.5 * 0.05 / 0.2 + 0.01 * 2.8 / (1 - 0.64))
 
 
+@pytest.mark.slow
 def test_greedy_batches_of_a_server_that_is_as_good_as_never_idle():
     """There the equations of the chain are singular but for rounding; the bounds are less than 1e-6 apart."""
     per_item, fixed = 0.001378, 0.0132
