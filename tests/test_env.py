@@ -472,6 +472,7 @@ def test_importing_sim_does_not_import_gymnasium():
 
 
 @needs_gymnasium
+@pytest.mark.slow
 def test_a_step_is_quick():
     """At least 3,000 steps a second of processor time, the choice of an action not counted."""
     import gymnasium

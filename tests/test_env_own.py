@@ -46,7 +46,7 @@ def own():
 
 
 @pytest.mark.parametrize("name", ["response", "slowdown", "goodput", "value", "makespan"])
-@pytest.mark.parametrize("actions", [(), ("mode", "node", "preempt", "power")])
+@pytest.mark.parametrize("actions", [(), pytest.param(("mode", "node", "preempt", "power"), marks=pytest.mark.slow)])
 def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
     """Ahead and normalized, with preemption and sleep: the sum of `earned` is the figure of the tables."""
     episodes = Episodes(MIX, 5, name, ahead=True, normalize=True, actions=actions)
@@ -73,6 +73,7 @@ def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
     assert earned == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_preempting_earns_nothing_ahead():
     """The rewards ahead of a run with many stops differ from the plain ones by the time at best, once a task."""
     def totals(ahead):
@@ -124,6 +125,7 @@ def test_a_function_is_a_reward(own):
         sim.train(SMALL, steps=10, reward=waiting)
 
 
+@pytest.mark.slow
 def test_a_class_is_a_reward_that_training_compares(own):
     class Halved(Response):
         def of(self, task):
@@ -387,6 +389,7 @@ class Interrupted(Exception):
     [pytest.param("dqn", 1500, marks=pytest.mark.slow), ("reinforce", 300),
      pytest.param("ppo", 2100, marks=[needs_ppo, pytest.mark.slow, pytest.mark.filterwarnings("default")])],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):  # noqa: F811
     whole, again, state = (tmp_path / name for name in ("whole.npz", "again.npz", "state.npz"))
     one = sim.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
@@ -443,6 +446,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
         sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
 
 
+@pytest.mark.slow
 def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
     out = tmp_path / "p.npz"
     agent = ("--agent", "reinforce", "--steps", "300")

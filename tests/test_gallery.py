@@ -63,6 +63,7 @@ def test_the_whole_entry_gives_what_was_recorded(name):
         assert "outside" not in told, told
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_what_was_recorded():
     done = subprocess.run(
         [sys.executable, str(TOP / "docs" / "make_gallery.py"), "--check"], capture_output=True, text=True

@@ -46,6 +46,7 @@ def test_over_fcfs_the_shortest_goes_first():
     assert record.start.tolist() == [5, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_device_is_held_for_what_needs_all_of_it_where_that_pays():
     """Two cores, one busy until 1: the long narrow task would keep twenty wide ones waiting, but alone it fits."""
     shapes = [Shape([cpu_mode()]), Shape([cpu_mode(2)])]
@@ -111,7 +112,7 @@ def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
 # What it knows --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arrivals", ["none", "learned"])
+@pytest.mark.parametrize("arrivals", spread(["learned", "none"], 1))
 @pytest.mark.parametrize("seed", spread(range(8), 1))
 def test_no_hidden_time_or_arrival_changes_a_decision(seed, arrivals):
     """Two runs that are alike up to a time: what has started by then started at the same times and places."""
@@ -136,6 +137,7 @@ def test_no_hidden_time_or_arrival_changes_a_decision(seed, arrivals):
     assert first.mode[begun].tobytes() == second.mode[begun].tobytes()
 
 
+@pytest.mark.slow
 def test_equal_runs_are_equal_and_the_budget_is_kept():
     def record(forks):
         policy = Rollout(FcfsSkip(), horizon=20.0, arrivals="learned", samples=2, forks=forks)

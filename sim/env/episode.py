@@ -285,7 +285,7 @@ class Episodes:
             raise UsageError("the run is not over: there are no tables yet")
         return Result(
             self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
-            scenario=self.scenario.to_yaml(absolute_paths=True),
+            scenario=self.scenario.deferred_yaml(absolute_paths=True),
         )  # fmt: skip
 
 
