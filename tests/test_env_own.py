@@ -20,7 +20,9 @@ from sim.env.observations import Observation
 from sim.env.rewards import Response
 from sim.env.suites import BASELINES, SUITES, suite
 from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.model.randomness import TRAINING
 from sim.policy.contract import Set, Start, Stop
+from sim.policy.window import TASK
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
@@ -49,7 +51,7 @@ def own():
 @pytest.mark.parametrize("actions", [(), ("mode", "node", "preempt", "power")])
 def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
     """Ahead and normalized, with preemption and sleep: the sum of `earned` is the figure of the tables."""
-    episodes = Episodes(MIX, 5, name, ahead=True, normalize=True, actions=actions)
+    episodes = Episodes(MIX, 5, name, ahead=True, normalize="return", actions=actions)
     choose, random = at_random(3), np.random.default_rng(4)
     episodes.reset(7)
     earned = 0.0
@@ -96,9 +98,48 @@ def test_preempting_earns_nothing_ahead():
 
 
 def test_normalized_rewards_are_the_others_times_one_factor():
-    plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=True)
-    assert played(normalized, at_random(2)) == pytest.approx(played(plain, at_random(2)) * normalized.factor)
-    assert 0 < normalized.factor < math.inf and plain.factor == 1.0
+    for by in ("return", "time"):
+        plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=by)
+        assert played(normalized, at_random(2)) == pytest.approx(played(plain, at_random(2)) * normalized.factor)
+        assert 0 < normalized.factor < math.inf and plain.factor == 1.0
+
+
+def test_the_usual_return_is_about_one():
+    """Discounted by 0.99 a step: its root mean square in the runs from which the factor is taken, by another way."""
+    episodes = Episodes(SMALL, 4, ahead=True, normalize="return")
+    found = []
+    for number in range(2):
+        episodes.reset(0, number, TRAINING)
+        rewards = []
+        while not episodes.over:
+            rewards.append(episodes.step(int(episodes.mask.argmax())))
+        steps = np.arange(len(rewards))
+        found += [0.99 ** steps[: len(rewards) - at] @ np.array(rewards[at:]) for at in steps]
+    assert np.sqrt(np.mean(np.square(found))) == pytest.approx(1.0)
+
+
+def test_the_shortest_task_can_stand_first():
+    """The same tasks in another order, and an action means the task that is shown in its place."""
+    first, second = (Episodes(SMALL, 4, order=order) for order in ("arrival", "shortest"))
+    moved = 0
+    for episodes in (first, second):
+        episodes.reset(3, 0, TRAINING)
+    while not first.over:
+        rows, others = (one.watched.shown() for one in (first, second))
+        ordered = sorted(rows, key=lambda task: task.shortest_remaining)
+        assert [task.index for task in others] == [task.index for task in ordered]
+        moved += ordered != rows
+        size = len(TASK)
+        shown = [one.observation[: 4 * size].reshape(4, size)[: len(rows)] for one in (first, second)]
+        assert (shown[1][:, 2] == np.sort(shown[0][:, 2])).all()
+        kinds = len(first.layout.types)
+        action = int(first.mask.argmax())
+        place, kind = divmod(action, kinds)
+        there = [task.index for task in others].index(rows[place].index) * kinds + kind
+        assert first.mask.sum() == second.mask.sum() and second.mask[there]
+        first.step(action), second.step(there)
+    assert moved and second.over and first.now == second.now
+    assert first.result.tasks.equals(second.result.tasks)
 
 
 def test_dt_adds_up_to_the_length_of_the_run():
@@ -249,6 +290,8 @@ def test_an_observation_with_other_entries_is_said():
         ({"actions": ["mode", "width"]}, UsageError, "leave out width"),
         ({"actions": ["mode", "node"], "window": 1000, "scenario": "fragmented-gpus"}, None, ""),
         ({"ahead": 2}, UsageError, "ahead is true or false"),
+        ({"normalize": True}, UsageError, "normalized by return or time, or not .None., not by True"),
+        ({"order": "sjf"}, UsageError, "in the order of arrival or shortest, not 'sjf'"),
         ({"reward": 5}, UsageError, "a reward is a name"),
     ],
 )
