@@ -186,6 +186,21 @@ def test_a_reward_that_is_no_finite_number_is_said(value):
     assert caught.value.exit_code == 3
 
 
+def test_a_reward_that_raises_is_said_with_what_it_raised():
+    episodes = Episodes(SMALL, 4, lambda view, seen: 1 / 0)
+    episodes.reset(1)
+    with pytest.raises(ScenarioError, match="reward <lambda> raised ZeroDivisionError at t = .*division") as caught:
+        episodes.step(0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
+    sim.register("slowdown", lambda view, seen: 5.0, kind="reward")
+    episodes = Episodes(SMALL, 4, {"slowdown": 2})
+    episodes.reset(1)
+    assert episodes.step(0) == 10.0
+
+
 # Observations -----------------------------------------------------------------------------------------------
 
 
@@ -258,6 +273,11 @@ def test_a_function_is_an_observation(own):
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
         (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
         (lambda acting: ["a", "b"], "which is no array of numbers"),
+        (lambda acting: [[1], [1, 2]], "returned .*, which is no array of numbers"),
+        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is no array of numbers"),
+        (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
+        (lambda acting: [1e300], "returned inf at \\[0\\]"),
+        (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),
     ],
 )
 def test_an_observation_that_is_none_is_said(wrong, said):
@@ -267,6 +287,18 @@ def test_an_observation_that_is_none_is_said(wrong, said):
 
     with pytest.raises(ScenarioError, match=said):
         play()
+
+
+@pytest.mark.parametrize("given", [None, 5, [2], (2, -1), {}, {1: (2,)}, {"a": 2}, "none at all"])
+def test_an_observation_without_shapes_is_said(given):
+    class Mine(Observation):
+        def observe(self, acting, vector):
+            return [1.0]
+
+    if given != "none at all":
+        Mine.shapes = given
+    with pytest.raises(UsageError, match="observation Mine has to have `shapes`"):
+        Episodes(SMALL, 4, observation=Mine)
 
 
 def test_an_observation_with_other_entries_is_said():

@@ -102,6 +102,8 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         for key in options or {}:
             if key not in OPTIONS:
                 raise UsageError(f'reset has no option "{key}"; there are {" and ".join(OPTIONS)}')
+        if options and len(options) > 1:
+            raise UsageError(f"reset takes one of the options {' and '.join(OPTIONS)}, not both")
         if options and "validation" in options:
             number = _replication(options["validation"])
             observation = self.episodes.reset(seed or 0, number, VALIDATION)
