@@ -9,6 +9,7 @@ import zipfile
 from importlib.util import find_spec
 
 import numpy as np
+import pages
 import pytest
 from test_env import MIX, MOVING, at_random, played
 from test_learning import SMALL, call, judged_seldom  # noqa: F401
@@ -448,6 +449,69 @@ def test_the_timed_buffer_discounts_by_elapsed_time():
         later = reward + math.exp(-dt / (2.0 * env.episodes.scale)) * later
         wanted.insert(0, later)
     assert buffer.returns[:, 0] == pytest.approx(wanted, rel=1e-5)
+
+
+OWN_AGENT = pages.TOP / "docs" / "how-to" / "own-agent.md"
+
+
+@needs_ppo
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
+    """After two rollouts, and an update between them, both have the same weights, bit by bit."""
+    import torch
+
+    text = (OWN_AGENT.parent / "stock_ppo.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) < 50
+    head, _, rest = text.partition("class KeepTheBest")
+    assert "model.learn(steps" in rest
+    monkeypatch.setattr("sys.argv", ["stock_ppo.py", "1024"])
+    monkeypatch.setattr("sim.experiment.training.JUDGED", 1)
+    threads, names, kept = torch.get_num_threads(), {}, []
+
+    def keep(known, _):
+        if known["self"].num_timesteps == 1024:
+            kept.extend(names["scores"].arrays())
+        return True
+
+    try:
+        exec(compile(head, "stock_ppo.py", "exec"), names)
+        names["model"].learn(1024, callback=keep)
+    finally:
+        torch.set_num_threads(threads)
+    trained = sim.train("learned-affinity", "ppo", 1024, baselines=(), out=tmp_path / "train.npz")
+    assert trained.policy.network.arrays and len(kept) == len(trained.policy.network.arrays)
+    for mine, theirs in zip(kept, trained.policy.network.arrays, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+@needs_ppo
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_blocks_that_need_torch_do_what_the_page_says(own, monkeypatch):
+    """All blocks of the page up to own rewards, with 32 steps in place of the steps that they learn from."""
+    import sb3_contrib
+
+    class Short(sb3_contrib.MaskablePPO):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **{**more, "n_steps": 32, "batch_size": 32})
+
+        def learn(self, steps):
+            assert steps >= 20_000
+            return super().learn(32)
+
+    monkeypatch.setattr(sb3_contrib, "MaskablePPO", Short)
+    names, run = {"__name__": "page"}, 0
+    end = OWN_AGENT.read_text().partition("## Own rewards")[0].count("\n")
+    for block in pages.blocks(OWN_AGENT):
+        if block.language == "python" and block.line < end:
+            run += block.shown_only
+            exec(compile(block.text, f"line {block.line}", "exec"), names)
+    assert run == 3
+    short = {"workload.0.until": "30 min"}
+    for name in ("stock", "sb3", "torch"):
+        result = sim.run("learned-affinity", policy=name, overrides=short, replications=1)
+        assert (result.tasks["status"] == "completed").all()
 
 
 # Checkpoints ------------------------------------------------------------------------------------------------

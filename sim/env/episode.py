@@ -74,11 +74,11 @@ class Episodes:
     starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
     paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
     plain reward.
-    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, in which what fits starts
-        in order of arrival.  `return`: the root mean square of what follows a step, discounted by 0.99 a step, is one
-        there, so that a critic with small weights is nearly right from the start; else its error is all that an agent
-        of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they are
-        about one per typical time (`scale`), for agents that discount by time.  None: as they are.
+    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, in which what fits
+        starts in order of arrival.  `return`: the root mean square of what follows a step, discounted by 0.99 a step,
+        is one there, so that a critic with small weights is nearly right from the start; else its error is all that
+        an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
+        are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
     observation: vector, dict, graph, or one's own (`sim.env.observations`).
     actions: what may be chosen besides tasks and types: width, mode, node, preempt, power (`sim.env.acting`).
     order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.

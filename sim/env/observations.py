@@ -351,18 +351,19 @@ VECTOR = "vector"
 ObservationLike = str | type[Observation] | Callable[[Any], Any]
 
 
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) and size >= 0 for size in shape)
+
+
 def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
     """An observation of this class; UsageError where it does not say what shape it has."""
     found = kind(problem, window, scale)
     shapes = getattr(found, "shapes", None)
-    all_shapes = shapes.values() if isinstance(shapes, Mapping) else [shapes]
-    named = not isinstance(shapes, Mapping) or (len(shapes) > 0 and all(isinstance(key, str) for key in shapes))
-    if not named or not all(
-        isinstance(shape, tuple) and all(isinstance(size, int | np.integer) and size >= 0 for size in shape) for shape in all_shapes
-    ):
+    named = shapes if isinstance(shapes, Mapping) else {"": shapes}
+    if not named or not all(isinstance(name, str) and _is_shape(shape) for name, shape in named.items()):
         raise UsageError(
-            f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to such "
-            f"tuples, not {shapes!r}"
+            f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
+            f"such tuples, not {shapes!r}"
         )
     return found
 
