@@ -702,6 +702,8 @@ def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    with pytest.raises(UsageError, match="one of the options replication and validation, not both"):
+        env.reset(options={"replication": 1, "validation": 1})
     with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):
         env.reset(options={"replicaton": 1})
 
