@@ -38,7 +38,7 @@ PARAMETERS = {
     "gang_backfill": {"depth": [0, 2, None]},
     "las": {"discipline": ["block", "skip"], "thresholds": [None, [0.5, 3.0]]},
     "optimus": {"interval": [0.5, 50.0]},
-    "pollux": {"interval": [0.5, 50.0], "fairness": [-1.0, -8.0]},
+    "speedup_mean": {"interval": [0.5, 50.0], "fairness": [-1.0, -8.0]},
     "quota_borrow": {"default": [0.0, 1.0], "borrow": [True], "reclaim": [False, True]},
     "slurm_multifactor": {"depth": [0, 3], "small_first": [False, True]},
     "themis": {"lease": [0.5, 20.0]},

@@ -3,8 +3,9 @@
 Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
 speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
 Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
-genetic search also places GPUs and batch sizes adapt (`pollux`); here sizes grow greedily by the gain in the sum of powers, which
-for concave speeds is optimal up to the last step.  Several types of GPU are an extension (`policies.dynamic.elastic`).
+genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
+powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
+(`policies.dynamic.elastic`).
 Weakness: blind to the time left, so that short jobs are treated as long ones.
 Cost: see `policies.dynamic.elastic`.
 """

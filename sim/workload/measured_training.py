@@ -23,7 +23,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,50 @@ EPSILON = 1e-8
 """What rounding may add to a whole number before it is rounded up."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class StepModel:
+    """Seconds of a step by a formula: (passes^g + sync^g)^(1/g), where a pass is linear in the local batch size and the
+    synchronization in the GPUs beyond two, with other figures within a node than over several (Pollux, section 4.1)."""
+
+    figures: tuple[float, ...]
+    """Of a pass: fixed, per sample; of synchronization over nodes: fixed, per GPU; within one: the same; and g."""
+
+    @classmethod
+    def fitted(cls, rows: np.ndarray) -> StepModel:
+        """Least squares of the logarithms of passes and steps; figures that grow with GPUs are kept small."""
+        from scipy.optimize import minimize
+
+        nodes, gpus, local, step, sync = rows.T
+        passes = np.log(np.maximum(step - sync, 1e-9))
+
+        def error(logs: np.ndarray) -> float:
+            model = cls(tuple(np.exp(logs).tolist()))
+            of = model.figures
+            apart = np.log(model._passes(local)) - passes
+            whole = np.log(model.seconds(nodes, gpus, local, np.zeros(len(local)))) - np.log(step)
+            small = 1e-3 * (of[6] - 1) ** 2 + 1e-2 * ((of[3] / of[2]) ** 2 + (of[5] / of[4]) ** 2)
+            return float(np.sqrt(np.mean(apart**2)) + np.sqrt(np.mean(whole**2)) + small)
+
+        start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.001])
+        bounds = [(np.log(1e-8), 5.0)] * 6 + [(0.0, np.log(10.0))]
+        found = minimize(error, start, method="L-BFGS-B", bounds=bounds)
+        return cls(tuple(np.exp(found.x).tolist()))
+
+    def _passes(self, local: np.ndarray) -> np.ndarray:
+        return self.figures[0] + self.figures[1] * local
+
+    def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
+        """Of a step, with so many passes before the last."""
+        over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
+        beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
+        within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
+        sync = np.where(np.asarray(nodes) > 1, over_fixed + over_each * beyond, within)
+        passes = self._passes(local)
+        found: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
+        return found
+
+
+@dataclass(eq=False)
 class Application:
     """What was measured of one application."""
 
@@ -56,7 +99,6 @@ class Application:
     """By batch size: rows of progress, iterations, squared norm and variance of the gradient, by epoch."""
     local_limit: int | None = None
     """Largest local batch size, where that is not the largest measured."""
-    _times: dict[Layout, Any] = field(default_factory=dict)
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -95,6 +137,11 @@ class Application:
         points = np.column_stack([np.full(len(local), nodes), np.full(len(local), sum(layout)), local])
         found = self._between(points)
         return found[:, 0], found[:, 1]
+
+    @cached_property
+    def model(self) -> StepModel:
+        """What a job knows of its own steps, by which it chooses its batch size."""
+        return StepModel.fitted(self.spread)
 
     @cached_property
     def _between(self) -> Any:
@@ -136,22 +183,39 @@ class Application:
         if not known.any():
             return np.zeros(epochs)
         total, seconds = (local * gpus * (more + 1))[known], seconds[known]
-        return np.array([(self.gain(total, epoch) / seconds).max() for epoch in range(epochs)])
+        if batch is not None:
+            return np.array([float((self.gain(total, epoch) / seconds)[0]) for epoch in range(epochs)])
+        predicted = self.model.seconds(len(layout), gpus, local[known], more[known])
+        gains = [self.gain(total, epoch) for epoch in range(epochs)]
+        return np.array([gain[chosen] / seconds[chosen] for gain in gains if (chosen := np.argmax(gain / predicted)) >= 0])
 
 
+@dataclass(eq=False)
 class TrainingCurve:
     """How far a job of an application gets on so many GPUs (`sim.model.curves.WorkCurve`)."""
 
-    def __init__(self, application: Application, gpus: int, batch: int | None):
-        self.application = application
-        self.packed = application.packed(gpus)
-        self.batch = batch
-        self._ends = application.progress / application.progress[-1]
-        """Fraction of the work at the beginning of each epoch, and 1."""
-        self._known: dict[Layout, tuple[np.ndarray, np.ndarray]] = {}
-        self.seconds = float(self._of(self.packed, 1.0)[1][-1])
+    application: Application
+    gpus: int
+    batch: int | None
+    """Samples of a step; None: at any time as many as seem best."""
+
+    @cached_property
+    def packed(self) -> Layout:
+        return self.application.packed(self.gpus)
+
+    @cached_property
+    def seconds(self) -> float:
         """Of the whole job on the packed layout; inf where it cannot run."""
-        self._known = {}
+        return float(self._of(self.packed, 1.0)[1][-1])
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Fraction of the work at the beginning of each epoch, and 1."""
+        return self.application.progress / self.application.progress[-1]
+
+    @cached_property
+    def _known(self) -> dict[Layout, tuple[np.ndarray, np.ndarray]]:
+        return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
         """By epoch the fraction of the work that is done in a unit of time, and the time at its beginning."""
