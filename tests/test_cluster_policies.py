@@ -22,10 +22,10 @@ from policies.dynamic.fcfs_skip import FcfsSkip
 from policies.dynamic.gang_backfill import GangBackfill
 from policies.dynamic.las import Las
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.qssf import Qssf
 from policies.dynamic.quota_borrow import QuotaBorrow
 from policies.dynamic.slurm_multifactor import SlurmMultifactor
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.srtf import Srtf
 from policies.dynamic.themis import Themis
 from policies.dynamic.wfq import Wfq

@@ -14,8 +14,8 @@ from policies.dynamic.afs import Afs
 from policies.dynamic.conservative_backfill import ConservativeBackfill
 from policies.dynamic.decayed_usage import DecayedUsage
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.slurm_multifactor import SlurmMultifactor
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.standing import Standing
 from sim.engine.view import EngineView
 from sim.model.cluster import Cluster, DeviceType, NodeSpec

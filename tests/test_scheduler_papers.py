@@ -10,8 +10,8 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 import sim
 from policies.dynamic.afs import Afs
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.power_down import PowerDown
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.themis import Themis
 from policies.placement_rules.fragmentation import Mix, NodeState
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power

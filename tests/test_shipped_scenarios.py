@@ -343,7 +343,8 @@ def test_elastic_training():
     states(name, "mean response is 7.0 h and 8.4 h", hours["fcfs"], hours["las"])
     states(name, "fcfs takes 2.6 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
     states(name, "2.2 h under optimus, 1.8 h under afs", hours["optimus"], hours["afs"])
-    states(name, "1.9 h under speedup_mean, at 409 stops", hours["speedup_mean"], column(name, "preemptions", "speedup_mean").mean())
+    stops = column(name, "preemptions", "speedup_mean").mean()
+    states(name, "1.9 h under speedup_mean, at 409 stops", hours["speedup_mean"], stops)
     for elastic in ("optimus", "afs", "speedup_mean"):
         assert below(mean[elastic], mean["fcfs"]) and below(mean[elastic], mean["las"])
     fcfs, speedup_mean = (column(name, "cost_held", policy) for policy in ("fcfs", "speedup_mean"))

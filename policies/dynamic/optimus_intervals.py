@@ -52,7 +52,8 @@ class OptimusIntervals(AtIntervals):
             widths[row] += 1
             left -= 1
             gains[row] = self._gain(by_row[row], widths[row])
-        dealt = {row: job.share for row, job in by_row.items() if job.share and sum(job.share.values()) == widths.get(row)}
+        stay = {row: job.share for row, job in by_row.items() if job.share}
+        dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
         for share in dealt.values():
             for node, count in share.items():
                 room[node] -= count

@@ -2,13 +2,13 @@
 
 A folder of profiles has a folder for each application with
 
-    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with so many samples on each GPU, of
-                        which the last are not hidden communication.  `placement` has a digit for each node, its GPUs
+    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with so many samples on each GPU,
+                        and those of them in which it waits for the network; `placement` has a digit for each node,
+                        the number of its GPUs
     scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time: the same on more nodes, where only the
-                        number of nodes and GPUs counts
-    validation-N.csv    progress, iteration, metric, grad_sqr, grad_var: one row an epoch, of a training with N samples
-                        a step: steps of the smallest N that this is worth, steps, and squared norm and variance of
-                        the gradient
+                        number of nodes and GPUs counts; may be missing
+    validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
+                        steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
 
 as in the artifact of Qiao et al., Pollux (OSDI 2021), whose definitions these are.  Step times between measured
 batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
@@ -187,7 +187,8 @@ class Application:
             return np.array([float((self.gain(total, epoch) / seconds)[0]) for epoch in range(epochs)])
         predicted = self.model.seconds(len(layout), gpus, local[known], more[known])
         gains = [self.gain(total, epoch) for epoch in range(epochs)]
-        return np.array([gain[chosen] / seconds[chosen] for gain in gains if (chosen := np.argmax(gain / predicted)) >= 0])
+        chosen = [int(np.argmax(gain / predicted)) for gain in gains]
+        return np.array([gain[place] / seconds[place] for gain, place in zip(gains, chosen, strict=True)])
 
 
 @dataclass(eq=False)
@@ -305,7 +306,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     header = next(csv.reader([lines[0][1]])) if lines else []
     missing = [name for name in columns if name not in header]
     if missing:
-        complaints.add(f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", lines[0][0] if lines else 1)
+        complaints.add(f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
         complaints.fail_if_any()
     places = [header.index(name) for name in columns]
     rows = []
