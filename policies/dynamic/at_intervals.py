@@ -55,7 +55,7 @@ class Job:
     def speed(self, layout: Layout) -> float:
         """Fraction of the job a second on a layout, as things stand; 0 where it cannot run."""
         mode = self.sizes.get(sum(layout))
-        if mode is None:
+        if mode is None or (len(layout) > 1 and not mode.span_any):
             return 0.0
         seconds = self.estimate(sum(layout))
         rate = 1.0 if mode.curve is None else mode.curve.rate(layout, self.done)
@@ -190,9 +190,13 @@ class AtIntervals(Scheduler):
                 return
 
 
-def spread(gpus: int, room: Share) -> Share:
-    """So many GPUs, taken from the node with most left each time; `room` has them no more."""
+def spread(mode: Mode, room: Share) -> Share:
+    """The GPUs of a mode, taken from the node with most left each time; `room` has them no more.  Of a mode that must
+    stay on one node, that of the node with most left, or nothing."""
     share: Share = {}
+    gpus = mode.gpus
+    if not mode.span_any and gpus > max(room.values(), default=0):
+        return share
     while gpus:
         node = max(room, key=lambda one: room[one])
         count = min(room[node], gpus)

@@ -68,5 +68,5 @@ class LasIntervals(AtIntervals):
                 room[node] -= count
         for job, width in chosen:
             if not job.share:
-                dealt[job.task.index] = spread(width, room)
+                dealt[job.task.index] = spread(job.sizes[width], room)
         return dealt

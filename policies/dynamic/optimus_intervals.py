@@ -49,8 +49,12 @@ class OptimusIntervals(AtIntervals):
             row = max(gains, key=lambda one: gains[one])
             if gains[row] <= 0:
                 break
-            widths[row] += 1
-            left -= 1
+            more = self._next(by_row[row], widths[row]) - widths[row]
+            if more > left:
+                gains[row] = 0.0
+                continue
+            widths[row] += more
+            left -= more
             gains[row] = self._gain(by_row[row], widths[row])
         stay = {row: job.share for row, job in by_row.items() if job.share}
         dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
@@ -59,15 +63,20 @@ class OptimusIntervals(AtIntervals):
                 room[node] -= count
         for row in sorted(widths, key=lambda row: widths[row]):
             if row not in dealt:
-                dealt[row] = spread(widths[row], room)
+                dealt[row] = spread(by_row[row].sizes[widths[row]], room)
         return dealt
 
     @staticmethod
-    def _gain(job: Job, width: int) -> float:
-        """Seconds that one more GPU saves; 0 where the job has no such size."""
-        if width + 1 not in job.sizes:
+    def _next(job: Job, width: int) -> int:
+        """The next larger size of a job; the same where there is none."""
+        return next((size for size in job.sizes if size > width), width)
+
+    def _gain(self, job: Job, width: int) -> float:
+        """Seconds that the next size saves for each GPU that it takes; 0 where there is none."""
+        wider = self._next(job, width)
+        if wider == width:
             return 0.0
         curve = job.sizes[width].curve
         done = job.done if curve is None else curve.section(job.done)[1]
         done = min(done, 1.0 - NOT_YET_OVER)
-        return job.left(width, done) - job.left(width + 1, done)
+        return (job.left(width, done) - job.left(wider, done)) / (wider - width)

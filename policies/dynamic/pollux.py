@@ -134,6 +134,8 @@ class Search:
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
         """What a job's speedup is worth if it starts again."""
         width = int(self.limits.max()) + 1
+        self.sizes = np.array([self._sizes_below(job, width) for job in jobs])
+        """By job and number of GPUs: the largest size of the job that is not above that."""
         self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
         """Speedup by job, nodes and GPUs, as far as it was asked for."""
         self.table[:, 0, :] = self.table[:, :, 0] = 0.0
@@ -211,7 +213,8 @@ class Search:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is."""
+        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of what
+        is left, as much as makes a size of the job."""
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0
@@ -219,4 +222,14 @@ class Search:
         mixed = np.take_along_axis(matrices, order, axis=2)
         mixed = np.minimum(np.cumsum(mixed, axis=2), self.limits[:, np.newaxis])
         np.put_along_axis(matrices, order, np.diff(mixed, axis=2, prepend=0), axis=2)
-        return np.diff(np.minimum(np.cumsum(matrices, axis=1), self.room), axis=1, prepend=0)
+        matrices = np.diff(np.minimum(np.cumsum(matrices, axis=1), self.room), axis=1, prepend=0)
+        sizes = self.sizes[np.arange(len(self.jobs)), matrices.sum(axis=2)]
+        return np.diff(np.minimum(np.cumsum(matrices, axis=2), sizes[:, :, np.newaxis]), axis=2, prepend=0)
+
+    @staticmethod
+    def _sizes_below(job: Job, width: int) -> list[int]:
+        """For each number of GPUs below `width` the largest size of the job that is not above it."""
+        found = [0] * width
+        for gpus in range(1, width):
+            found[gpus] = gpus if gpus in job.sizes else found[gpus - 1]
+        return found
