@@ -213,8 +213,8 @@ class Search:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of what
-        is left, as much as makes a size of the job."""
+        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of
+        what is left, as much as makes a size of the job."""
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0

@@ -39,6 +39,8 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 NODES_MEASURED = 16
 CHOICES = 50
 """Batch sizes among which a job that adapts its own chooses, in equal ratios."""
+SMALL = 1e-2
+"""Weight of what keeps the figures of a fit small, against an error of a part of each time."""
 EPSILON = 1e-8
 """What rounding may add to a whole number before it is rounded up."""
 
@@ -54,22 +56,22 @@ class StepModel:
     @classmethod
     def fitted(cls, rows: np.ndarray) -> StepModel:
         """Least squares of the logarithms of passes and steps; figures that grow with GPUs are kept small."""
-        from scipy.optimize import minimize
+        from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
-        passes = np.log(np.maximum(step - sync, 1e-9))
+        passes, steps, none = np.log(np.maximum(step - sync, 1e-9)), np.log(step), np.zeros(len(local))
+        each = 1 / math.sqrt(len(rows))
 
-        def error(logs: np.ndarray) -> float:
+        def errors(logs: np.ndarray) -> np.ndarray:
             model = cls(tuple(np.exp(logs).tolist()))
             of = model.figures
-            apart = np.log(model._passes(local)) - passes
-            whole = np.log(model.seconds(nodes, gpus, local, np.zeros(len(local)))) - np.log(step)
-            small = 1e-3 * (of[6] - 1) ** 2 + 1e-2 * ((of[3] / of[2]) ** 2 + (of[5] / of[4]) ** 2)
-            return float(np.sqrt(np.mean(apart**2)) + np.sqrt(np.mean(whole**2)) + small)
+            apart = (np.log(model._passes(local)) - passes) * each
+            whole = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
+            return np.concatenate([apart, whole, [SMALL * (of[6] - 1), SMALL * of[3] / of[2], SMALL * of[5] / of[4]]])
 
-        start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.001])
-        bounds = [(np.log(1e-8), 5.0)] * 6 + [(0.0, np.log(10.0))]
-        found = minimize(error, start, method="L-BFGS-B", bounds=bounds)
+        start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.5])
+        bounds = [np.log(1e-8)] * 6 + [0.0], [5.0] * 6 + [math.log(10.0)]
+        found = least_squares(errors, start, bounds=bounds)
         return cls(tuple(np.exp(found.x).tolist()))
 
     def _passes(self, local: np.ndarray) -> np.ndarray:
