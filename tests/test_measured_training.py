@@ -148,10 +148,10 @@ def test_progress_goes_with_the_job_from_layout_to_layout(net):
     """Reckoned by epochs, not by the curve."""
     curves = {gpus: TrainingCurve(net, gpus, 32) for gpus in (1, 2)}
     modes = [gpu_mode(GPU, gpus, span_any=gpus > 1, curve=curve) for gpus, curve in curves.items()]
-    cluster = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 2),), count=2)])
-    a, b, c, _ = gpus_of(cluster)
+    nodes = NodeSpec(cpus=1, accelerators=((GPU, 2),), count=2)
+    a, b, c, _ = gpus_of(Cluster([nodes]))
     script = Script([(0.0, [a, b]), (40.0, [a, c]), (70.0, []), (80.0, [c])])
-    record = simulate(cluster, [Job(modes, [curve.seconds for curve in curves.values()])], script, check=True)
+    record = simulate(nodes, [Job(modes, [curve.seconds for curve in curves.values()])], script)
     # Progress a second: (2,): 2 and 1.5 steps in 1.9 s; (1, 1): in 2.3 s; (1,): in 3.6 s.
     progress = 40 * 2 / 1.9 + 30 * 2 / 2.3
     assert progress < 100
@@ -169,10 +169,10 @@ def test_policies_see_what_is_left_on_a_layout(net):
                 seen[view.now] = view.remaining(task)
 
     curve = TrainingCurve(net, 2, 32)
-    cluster = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 2),), count=2)])
-    a, _, c, _ = gpus_of(cluster)
+    nodes = NodeSpec(cpus=1, accelerators=((GPU, 2),), count=2)
+    a, _, c, _ = gpus_of(Cluster([nodes]))
     script = Watch([(0.0, [a, c]), (23.0, [a, c])])
-    simulate(cluster, [Job([gpu_mode(GPU, 2, span_any=True, curve=curve)], [curve.seconds])], script, check=True)
+    simulate(nodes, [Job([gpu_mode(GPU, 2, span_any=True, curve=curve)], [curve.seconds])], script)
     whole = 2.3 * (50 + 100 / 1.5)
     assert seen == pytest.approx({0.0: whole, 23.0: whole - 23.0})
 
@@ -190,7 +190,7 @@ def test_a_workload_runs_from_its_files(profiles):
 def test_a_run_can_be_saved_and_read_again(profiles, tmp_path):
     result = sim.run(scenario(profiles))
     result.save(tmp_path / "kept")
-    again = sim.load_result(tmp_path / "kept") if hasattr(sim, "load_result") else type(result).load(tmp_path / "kept")
+    again = type(result).load(tmp_path / "kept")
     assert list(again.tasks["finish"]) == list(result.tasks["finish"])
 
 
@@ -276,19 +276,19 @@ def test_las_at_intervals_is_what_a_loop_over_minutes_gives(seed):
     random = np.random.default_rng(seed)
     arrivals = np.cumsum(random.uniform(1, 150, 25))
     given = [(float(a), int(random.integers(1, 6)), float(random.uniform(20, 900))) for a in arrivals]
-    cluster = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 4),), count=2)])
+    nodes = NodeSpec(cpus=1, accelerators=((GPU, 4),), count=2)
     modes = {width: gpu_mode(GPU, width, span_any=width > 1) for width in range(1, 6)}
     jobs = [Job([modes[width]], [seconds], arrival=came) for came, width, seconds in given]
-    record = simulate(cluster, jobs, LasIntervals(60.0, [600.0]), check=True)
+    record = simulate(nodes, jobs, LasIntervals(60.0, [600.0]))
     assert list(record.finish) == pytest.approx(minute_by_minute(given, 8, 600.0))
 
 
 def test_optimus_at_intervals_gives_the_next_gpu_where_it_saves_most():
     """Two jobs on 4 GPUs: from one to two the long one saves 300 s, the short one 30 s; its third GPU saves nothing."""
-    cluster = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 4),))])
+    nodes = NodeSpec(cpus=1, accelerators=((GPU, 4),))
     modes = [gpu_mode(GPU, width) for width in (1, 2, 3)]
     jobs = [Job(modes, [600.0, 300.0, 300.0]), Job(modes, [60.0, 30.0, 20.0])]
-    record = simulate(cluster, jobs, OptimusIntervals(60.0), check=True)
+    record = simulate(nodes, jobs, OptimusIntervals(60.0))
     assert list(record.finish) == pytest.approx([60 + 300, 60 + 30])
 
 

@@ -25,6 +25,9 @@ from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 Share = dict[int, int]
 """GPUs by node, nodes without any left out."""
 
+ROUNDING = 1e-12
+"""Part of a time by which a multiple of the interval may be missed."""
+
 ROUND_COST = 3e-6
 """Seconds that a waiting job adds to an instant at which GPUs are dealt out."""
 
@@ -93,10 +96,9 @@ class AtIntervals(Scheduler):
             self._down[device.index] = None
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        number = math.floor(view.now / self.interval * (1 + 1e-12))
-        due = number > self._last
-        if due:
-            self._last = number
+        number = math.floor(view.now / self.interval * (1 + ROUNDING))
+        due = number > self._last and view.now <= number * self.interval * (1 + ROUNDING)
+        self._last = max(number, self._last)
         waiting, running = view.waiting(), view.running("start")
         others = [task for task in waiting if not self._sizes(task)]
         if due:
