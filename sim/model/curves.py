@@ -18,7 +18,8 @@ class WorkCurve(Protocol):
     The engine asks `left` when a launch starts and `reached` when it is stopped; policies may ask all.
     """
 
-    packed: Layout
+    @property
+    def packed(self) -> Layout: ...
 
     def left(self, layout: Layout, done: float) -> float:
         """Time from `done`, a fraction of the work, to the end on a layout; inf where it cannot run there."""

@@ -71,7 +71,8 @@ def read(
             continue
         key = (application, int(wanted), int(samples))
         number = rows.setdefault(key, len(rows))
-        log.add(line, name, came, 0.0, **{"class": application, "gpus": wanted, "curve": float(number)})
+        further: dict[str, float | str] = {"class": application, "gpus": wanted, "curve": float(number)}
+        log.add(line, name, came, 0.0, **further)
     table = log.table()
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}

@@ -12,7 +12,7 @@ later (estimates, patience, deadlines of the scenario, fitting tasks to the clus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,14 +64,15 @@ class Curves:
     each row.
     """
 
-    kinds: tuple[tuple[tuple[int, TimedCurve], ...], ...]
+    kinds: Sequence[Sequence[tuple[int, TimedCurve]]]
     kind: np.ndarray
 
 
 class TimedCurve(WorkCurve, Protocol):
     """A curve that knows the seconds of its unit, on GPUs of speed 1."""
 
-    seconds: float
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass
