@@ -956,6 +956,13 @@ def test_prefill_and_decode_apart():
 
 
 @pytest.mark.slow
+def test_pollux():
+    name = "pollux"
+    states(name, "160 training jobs", len(runs(name).tasks))
+    states(name, "is 2472 s, of which jobs wait 348 s", runs(name).metric("response_mean"), runs(name).metric("wait_mean"))
+
+
+@pytest.mark.slow
 def test_vtc():
     """Mean times to the first token of client 0 here; those of the real server are in its log."""
     name = "vtc"
