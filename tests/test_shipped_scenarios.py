@@ -958,8 +958,9 @@ def test_prefill_and_decode_apart():
 @pytest.mark.slow
 def test_pollux():
     name = "pollux"
-    states(name, "160 training jobs", len(runs(name).tasks))
-    states(name, "is 2472 s, of which jobs wait 348 s", runs(name).metric("response_mean"), runs(name).metric("wait_mean"))
+    found = runs(name)
+    states(name, "160 training jobs", len(found.tasks))
+    states(name, "is 2472 s, of which jobs wait 348 s", found.metric("response_mean"), found.metric("wait_mean"))
 
 
 @pytest.mark.slow
