@@ -553,7 +553,7 @@ def test_an_illegal_start_outside_a_partition_is_named(tmp_path):
 
 
 STOPPING = [
-    "easy_backfill", "srtf", "las", "tiresias", "processor_sharing", "round_robin", "gandiva", "pollux", "afs",
+    "easy_backfill", "srtf", "las", "tiresias", "processor_sharing", "round_robin", "gandiva", "speedup_mean", "afs",
     "defragment", {"name": "max_min_fairness", "round_length": "2 s"}, "slurm_multifactor", "quota_borrow", "priority",
 ]  # fmt: skip
 

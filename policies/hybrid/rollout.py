@@ -35,7 +35,7 @@ from sim.model.tasks import WAITING, Task
 from sim.model.units import Seconds
 from sim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 
-ALONE = ("Afs", "Optimus", "Pollux", "RoundRobin")
+ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""
@@ -115,7 +115,7 @@ class Rollout(Scheduler):
     """A base scheduler whose first decision in each round is tried against others in forks.
 
     by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
-        of its own (`round_robin`, `afs`, `optimus`, `pollux`).
+        of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
     hold: is starting nothing, until something changes, tried as well?

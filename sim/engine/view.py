@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from sim.engine.backlog import Backlog
-from sim.engine.durations import planned, seconds_of
+from sim.engine.durations import planned, reached, seconds_of
 from sim.engine.ends import Ends
 from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
@@ -23,6 +23,7 @@ from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
 from sim.engine.sketches import Tally, on_sketch, release, sketch_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
+from sim.model.curves import layout_of
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
 from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
@@ -336,7 +337,7 @@ class EngineView:
     # How long? ------------------------------------------------------------------------------------------------
 
     def duration(self, task: Task, placement: Placement) -> float:
-        if self._simulation.steady and task._launch is None:
+        if self._simulation.steady and task._launch is None and placement.mode.curve is None:
             mode, left = placement.mode, 1.0 - task.done
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
@@ -356,7 +357,11 @@ class EngineView:
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
         else:
-            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
+            parts = left
+            if mode.curve is not None:
+                layout = layout_of(placement.devices)
+                parts = [mode.curve.left(layout, 1.0 - part) for part in left]
+            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
             seconds = mode.base(len(tasks)) * max(left) + math.fsum(works)
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
@@ -379,6 +384,8 @@ class EngineView:
         if mode.parts:
             whole = planned(launch)
             return self.remaining_of(launch) / whole if whole > 0 else 0.0
+        if mode.curve is not None:
+            return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
         return self.remaining_of(launch) / whole if whole > 0 else 0.0
 
