@@ -218,7 +218,7 @@ def test_too_few_arrivals_are_no_model():
         ({"name": "rollout", "by": "power_down"}, "puts devices to sleep"),
         ({"name": "rollout", "by": "round_robin"}, "RoundRobin keeps books"),
         ({"name": "rollout", "arrivals": "learned"}, "needs a horizon"),
-        ({"name": "rollout", "samples": 9, "forks": 16}, "fewer than 2 × samples"),
+        ({"name": "rollout", "samples": 9, "forks": 16}, "forks: 16 are fewer than 20"),
         ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "learned from 20 or more, and only 3"),
         ({"name": "rollout", "objective": "deadline_misses"}, "no task has a deadline"),
         ({"name": "rollout", "objective": "cost"}, "nothing in the cluster has a price"),
