@@ -33,7 +33,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from policies.hybrid.plannable import default_planner, plannable
-from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
+from policies.hybrid.planned_lanes import Board
+from policies.hybrid.planned_steps import Forecast, Job, Lane
 from policies.hybrid.repairs import Known, reordered, restartable, stolen
 from sim.model.cluster import Device
 from sim.model.plan import Plan
@@ -159,7 +160,7 @@ class PlanAndRepair(Scheduler):
         self._progress.device(device, up)
         self._upset = True
         self._events += 1
-        self._board.due.update((lane.number, lane) for lane in self._board.lanes.values())
+        self._board.devices_changed()
         if up:
             self._new |= self._stranded
             self._stranded = {}
@@ -194,17 +195,8 @@ class PlanAndRepair(Scheduler):
 
     def _follow(self, view: View) -> Iterator[Decision]:
         """What heads its lanes starts, as the plan has it."""
-        due, again = self._board.due, {}
-        while due:
-            lane = due.pop(next(iter(due)))
-            job = lane.head()
-            if job is None or job.task is None or not all(other.head() is job for other in job.lanes):
-                continue
-            if self._board.fits(job.task, job.placement, view):
-                yield self._start(job, view)
-            else:
-                again[lane.number] = lane
-        self._board.due = again
+        for job in self._board.startable(view):
+            yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
         """What no plan has a place for, in the fallback's order: whatever fits."""
@@ -327,24 +319,25 @@ class PlanAndRepair(Scheduler):
     def _house(self, view: View) -> None:
         """Newcomers get a place at the end of the lane on which they would end first."""
         ends = dict(self._look(view).lane)
-        lanes = [lane for lane in self._board.lanes.values() if self._board.is_up(lane)]
+        board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
-            best: tuple[float, Job] | None = None
+            best: tuple[float, Lane, int, float] | None = None
             for position, mode in enumerate(task.modes):
                 if task.allowed is not None and position not in task.allowed:
                     continue
                 seconds = self._seconds(task.index, position)
-                for lane in lanes:
-                    placement = lane.placed(mode)
-                    if placement is not None:
-                        end = max(view.now, ends.get(lane.number, 0.0)) + seconds
-                        if best is None or end < best[0]:
-                            best = end, Job(task.index, placement, (lane,), seconds, task)
+                for lane in board.able(mode):
+                    end = max(now, ends.get(lane.number, 0.0)) + seconds
+                    if (best is None or end < best[0]) and board.is_up(lane):
+                        best = end, lane, position, seconds
             if best is None:
                 self._stranded[task.index] = task
             else:
-                ends[best[1].lanes[0].number] = best[0]
-                self._board.put(best[1])
+                end, lane, position, seconds = best
+                ends[lane.number] = end
+                placement = lane.placed(task.modes[position])
+                assert placement is not None
+                board.put(Job(task.index, placement, (lane,), seconds, task))
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:
