@@ -510,8 +510,8 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
 
     def tried(board, view):
         freed = board._released if view.changes.releases == board._releases else None
-        for number, node in board._refused.items():
-            if freed is not None and node not in freed and number in board.due:
+        for number, place in board._refused.items():
+            if freed is not None and place not in freed and number in board.due:
                 head = list(board.lanes.values())[number].head()
                 assert head is None or head.task is None or not board.fits(head.task, head.placement, view)
                 seen["refused"] += 1
