@@ -227,11 +227,12 @@ class PlanAndRepair(Scheduler):
             if job is not None:
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
-        in_vain: dict[Any, None] = {}
+        in_vain: dict[int, None] = {}
+        barren: dict[int, None] = {}
+        """Types of lane for which there is nothing to move or to start over, until something starts."""
         known: Known = {}
         for lane in idle:
-            kind = lane.device.type, lane.device.node
-            if lane.running or kind in in_vain:
+            if lane.running or lane.kind in barren or lane.group in in_vain:
                 continue
             moved = stolen(self._board, lane, self._look(view), view)
             if moved is not None:
@@ -239,11 +240,14 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
-                known = {}
+                known, barren = {}, {}
                 continue
             job = restartable(self._board, lane, view, known) if self.restart else None
             if job is None:
-                in_vain[kind] = None
+                in_vain[lane.group] = None
+                movable = self._board.movable.get(lane.device.type)
+                if movable is not None and not movable.steps and not known.get(lane.device.type):
+                    barren[lane.kind] = None
                 continue
             assert job.task is not None
             self.notes["restarted"] += 1
@@ -251,7 +255,7 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
-            known = {}
+            known, barren = {}, {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 

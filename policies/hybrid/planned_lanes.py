@@ -46,7 +46,10 @@ class Board:
         self._starts = 0
         self._by_kind: dict[DeviceType, list[Lane]] = {}
         for lane in self.lanes.values():
-            self._by_kind.setdefault(lane.device.type, []).append(lane)
+            alike = self._by_kind.setdefault(lane.device.type, [])
+            lane.kind = alike[0].kind if alike else len(self._by_kind)
+            lane.group = lane.kind * len(nodes) + lane.device.node
+            alike.append(lane)
         self._able: dict[Mode, list[Lane]] = {}
         self._down: dict[int, Lane] = {}
         self._idle: list[Lane] | None = None

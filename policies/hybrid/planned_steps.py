@@ -30,7 +30,8 @@ LATE = 1e-9
 class Lane:
     """A core or an accelerator, with the steps that are to start there and those that run, by row."""
 
-    __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived", "rows", "holds_until")
+    __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived", "rows", "holds_until", "kind",
+                 "group")  # fmt: skip
 
     def __init__(self, name: str, number: int, device: Device, node: Node):
         self.name = name
@@ -39,6 +40,8 @@ class Lane:
         self.node = node
         self.queue: dict[int, Job] = {}
         self.running: dict[int, Job] = {}
+        self.kind = self.group = 0
+        """Numbers that lanes of one type, and of one type and node, share."""
         self.arrived = 0
         """Steps of the queue whose tasks wait by now."""
         self.rows: list[int] = []
