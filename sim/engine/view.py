@@ -613,10 +613,11 @@ class EngineView:
         decisions: Sequence[Decision] = (),
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
+        ratios: Sequence[float] = (),
     ) -> Imagined:
         from sim.engine.imagined import imagine  # which few runs need
 
-        return imagine(self._simulation, scheduler, decisions, seed, coming)
+        return imagine(self._simulation, scheduler, decisions, seed, coming, ratios)
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
         return self._shadows.of(task, mode)
