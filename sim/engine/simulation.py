@@ -205,6 +205,7 @@ class Simulation(Arrivals, Decisions, Endings):
                 kind = mode.type
                 serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
                 one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
+                one_node = one_node and (mode.exchange is None or mode.node_count == 1)
                 no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
                                        mode.download.per_item))  # fmt: skip
                 if serial and no_transfer and one_node:

@@ -300,7 +300,7 @@ class EngineView:
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
-        if mode.span_speeds is not None:
+        if mode.span_speeds is not None or mode.exchange is not None:
             return False
         specs = self._specs.get(kind)
         if specs is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
+from sim.model.exchange import Exchange
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
@@ -31,7 +32,7 @@ class ModeBook:
 
     def _count(self, node: Node, kinds: dict[NodeSpec, tuple[Node, int]]) -> None:
         kind = self._alike.get(id(node.spec)) or self._alike.setdefault(
-            id(node.spec), replace(node.spec, name=None, count=1, rack=None, partitions=())
+            id(node.spec), replace(node.spec, name=None, count=1, rack=None, first=None, partitions=())
         )
         first, count = kinds.get(kind, (node, 0))
         kinds[kind] = (first, count + 1)
@@ -69,6 +70,7 @@ class ModeBook:
         name: str | None = None,
         partition: Partition | None = None,
         nodes: int = 1,
+        exchange: Exchange | None = None,
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
 
@@ -93,7 +95,7 @@ class ModeBook:
         span_speeds = span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
-        key = (device.name, *demands, name, partition)
+        key = (device.name, *demands, name, partition, exchange and id(exchange))
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -111,6 +113,7 @@ class ModeBook:
                 download=StageTime(fixed=download),
                 partition=partition,
                 node_count=nodes,
+                exchange=exchange,
             )
         return known
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from sim.model.cluster import NodeSpec
+from sim.model.exchange import Phase
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import Count, Flag, KeyProblem, Model, NotNegative
 from sim.theory import training
@@ -45,14 +47,21 @@ class Communication(Model):
     overlap: Fraction = 0.0
     """Share of that time behind which communication can hide, none unless given."""
 
-    def stretch(self, nodes: int, each: int, spec: NodeSpec) -> float:
-        """How many times as long as its computing a job takes on nodes of this kind."""
-        found = over_nodes(
-            self.pattern, nodes, each, self.bytes, spec.nvlink.upload,
-            min(spec.network.upload, spec.network.download) / spec.cards, spec.cards,
+    def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
+        """It, in one step, among so many ranks on each of some nodes of this kind."""
+        within = over_nodes(
+            self.pattern, nodes, each, self.bytes, spec.nvlink.upload, math.inf, spec.cards,
             spec.network.latency, spec.nvlink.latency,
         )  # fmt: skip
-        return 1.0 + max(0.0, found - self.overlap * self.every) / self.every
+        size, ranks = float(self.bytes), nodes * each
+        sent = {
+            "all_reduce": 2 * (nodes - 1) / nodes * size,
+            "all_to_all": each * (ranks - each) / ranks * size if ranks else 0.0,
+            "ring": size,
+        }.get(self.pattern, (nodes - 1) / nodes * size)
+        cards = 1 if self.pattern == "ring" else each
+        shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
+        return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
 
 
 class Training(Model):

@@ -10,9 +10,10 @@ Two constants are fitted to measured steps: `efficiency`, the share of their pea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from sim.model.exchange import Phase
 from sim.theory.collectives import all_reduce, all_reduce_over_nodes, message
 
 Recomputation = Literal["none", "selective", "full"]
@@ -111,13 +112,19 @@ class Step:
     """Seconds of a step by what they go into (`compute` is that of the slowest stage), and what it moves."""
 
     compute: float
-    bubble: float
+    filling: float
+    """The bubble as far as it comes from computing; what is left of it, `waiting`, comes from communication."""
+    waiting: float
     tensor: float
     pipeline: float
     data: float
     update: float
     network_bytes: float
     """Bytes that one GPU sends to other nodes."""
+
+    @property
+    def bubble(self) -> float:
+        return self.filling + self.waiting
 
     @property
     def communication(self) -> float:
@@ -159,57 +166,84 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
     return micro_batches * each + (stages - 1) * each / chunks
 
 
-def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
-    """What a step takes on this machine.
+def phases(model: Transformer, plan: Plan, machine: Machine) -> dict[str, Phase]:
+    """What the ranks of a step send each other, by what for.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
-    s, h, a, b = model.sequence, model.hidden, model.heads, plan.micro_batch
-    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    t, p, d, m, v, each = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks, machine.each
+    free = replace(machine, card=math.inf)
+    size = 2 * plan.micro_batch * model.sequence * model.hidden
+    reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
+    hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
+    within = _reduced(free, hosts, inside, size)
+    found = {"tensor": Phase("ring", hosts, reduces * _sent(hosts, size), reduces * within, cards=inside, waits=waits)}
+    if p > 1:
+        hops, senders = 2 * v * m, min(each, t * d)
+        crossing = t * d * p > each
+        link = (math.inf, machine.latency) if crossing else (machine.inside, machine.latency_inside)
+        sent = hops * senders * size / t if crossing else 0.0
+        fixed = hops * message(size / t, *link)
+        found["pipeline"] = Phase("chain", max(1, t * d // each), sent, fixed, cards=senders, loop=v > 1, waits=waits)
+    ranks = min(d, max(1, each // t))
+    hosts, gradients = -(-d // ranks), 2 * model.parameters / (t * p)
+    hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
+    within = _reduced(free, hosts, ranks, gradients)
+    found["data"] = Phase(
+        "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
+    )
+    return found
+
+
+def _reduced(machine: Machine, hosts: int, each: int, size: float) -> float:
+    latencies = machine.latency, machine.latency_inside
+    return all_reduce_over_nodes(hosts, each, size, machine.inside, machine.card, machine.cards, *latencies)
+
+
+def _sent(hosts: int, size: float) -> float:
+    """Bytes that each of some nodes sends in an all-reduce of so many."""
+    return 2 * (hosts - 1) / hosts * size
+
+
+def layer_seconds(model: Transformer, plan: Plan, machine: Machine) -> float:
+    """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
+    s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
     forward = (24 * b * s * h**2 + 4 * b * s**2 * h) / t / rate
     moved = machine.passes * _passed(model, plan) / machine.bandwidth
-    compute = 3 * (forward + moved)
-    reduces = 4
     if plan.recomputation == "full":
-        compute += forward + moved
-        reduces = 6
-    elif plan.recomputation == "selective":
+        return 4 * (forward + moved)
+    if plan.recomputation == "selective":
         again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
-        compute += 4 * b * s**2 * h / t / rate + again
-    layers = model.layers / p
-    message_bytes = 2 * b * s * h
-    inside = min(t, machine.each)
-    one = all_reduce_over_nodes(
-        -(-t // machine.each), inside, message_bytes, machine.inside, machine.card, machine.cards,
-        machine.latency, machine.latency_inside,
-    )  # fmt: skip
-    tensor = layers * reduces * one
-    crossing = p > 1 and t * d >= machine.each
-    hop = 0.0
-    if p > 1:
-        link = (machine.share, machine.latency) if crossing else (machine.inside, machine.latency_inside)
-        hop = 2 * v * message(message_bytes / t, *link)
-    stage = layers * compute + tensor + hop
-    head = 6 * b * s * h * model.vocabulary / t / rate
+        return 3 * (forward + moved) + 4 * b * s**2 * h / t / rate + again
+    return 3 * (forward + moved)
+
+
+def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
+    """What a step takes on this machine, with its links to itself."""
+    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    sent = phases(model, plan, machine)
+
+    def seconds(name: str) -> float:
+        phase = sent.get(name)
+        if phase is None:
+            return 0.0
+        over = phase.bytes / (machine.card * min(phase.cards, machine.cards))
+        return max(0.0, phase.fixed + over - phase.hidden)
+
+    compute = model.layers / p * layer_seconds(model, plan, machine)
+    tensor, hops = seconds("tensor"), seconds("pipeline")
+    head = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / t
     parameters = model.parameters / (t * p)
-    ranks = min(d, max(1, machine.each // t))
-    reduced = all_reduce_over_nodes(
-        -(-d // ranks), ranks, 2 * parameters, machine.inside, machine.share, ranks, machine.latency,
-        machine.latency_inside,
-    )  # fmt: skip
-    backward = layers * compute * 2 / 3
-    exposed = max(0.0, reduced - (1 - 1 / plan.buckets) * backward)
-    sent = 2 * (1 - 1 / -(-d // ranks)) * 2 * parameters / ranks
-    sent += 2 * v * m * message_bytes / t * crossing
     return Step(
-        compute=m * (layers * compute + head),
-        bubble=(p - 1) * stage / v,
-        tensor=m * tensor,
-        pipeline=m * hop,
-        data=exposed,
+        compute=m * (compute + head / (machine.flops * machine.efficiency)),
+        filling=(p - 1) / v * compute,
+        waiting=(p - 1) / v * (tensor + hops) / m,
+        tensor=tensor,
+        pipeline=hops,
+        data=seconds("data"),
         update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
-        network_bytes=sent,
+        network_bytes=sum(phase.bytes for phase in sent.values()) / machine.each,
     )
 
 
