@@ -19,14 +19,23 @@ from sim.engine.clock import FINISH, Clock
 from sim.engine.launch import INF, Launch
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.exchange import Exchange, Profile
+from sim.model.plan import Placement
 from sim.theory.contention import EXACT, random_of_terms, schweitzer, terms
 
-JOB = ("launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across")
+JOB = (
+    "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
+    "peak",
+)  # fmt: skip
 """A row of a stay on the network: its seconds, and of these the ones that others on its links took, those of
-communication with the links to itself, and those of the bubble; bytes sent to other nodes, and those across racks."""
+communication with the links to itself, and those of the bubble; bytes sent to other nodes, and those across racks;
+seconds of as many steps in the best place, here with all links to itself, and of their operations at the GPUs' peak."""
 LINK = ("time", "link", "busy", "jobs")
 """A row of a link: from this time on so many jobs are on it, and on average `busy` of its rate is used until the
 link's next row."""
+
+
+def _never(_: Any) -> None:
+    """Of a launch that is only imagined."""
 
 
 class Group:
@@ -140,6 +149,27 @@ class Network:
             self._weigh(member)
             touched |= {other.link: other for other, _ in member.loads}
         self._rerate(list(touched.values()), *group.members)
+
+    def foresee(self, placement: Placement) -> tuple[float, float]:
+        """See `View.crowding`."""
+        exchange = placement.mode.exchange
+        assert exchange is not None
+        guest = Member(Launch(_never, 0, (), placement, 0.0), exchange)
+        self._weigh(guest)
+        if guest.alone == INF:
+            return INF, 0.0
+        own, later = 1.0, dict[int, tuple[Member, float]]()
+        for group, _ in guest.loads:
+            members = [member for member in group.members if group.link in member.ratios and member.alone < INF]
+            if not members:
+                continue
+            *others, here = self._ratios(group.link, [*members, guest])
+            own = max(own, here)
+            for member, ratio in zip(members, others, strict=True):
+                greatest = max(ratio, later.get(member.launch.number, (member, member.ratio))[1])
+                later[member.launch.number] = member, greatest
+        lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in later.values())
+        return guest.alone * own / exchange.nominal, lost
 
     # ----------------------------------------------------------------------------------------------------------
 
@@ -265,7 +295,8 @@ class Network:
         self.jobs.extend((
             member.launch.number, member.launch.task.index, now - member.begun, member.contention,
             communication * steps + member.degraded, bubble * steps, steps, profile.bytes * steps,
-            profile.across * steps,
+            profile.across * steps, member.exchange.nominal * steps, profile.seconds * steps + member.degraded,
+            member.exchange.at_peak * steps,
         ))  # fmt: skip
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

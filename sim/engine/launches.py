@@ -64,14 +64,15 @@ class Launches:
         self.received = received
         self.speeds = Speeds(clock, capacity)
         self.transfers = Transfers(clock, capacity, links, places, self._arrived, self._cleared, self._asked)
-        shared = any(mode.exchange is not None and mode.node_count > 1 for shape in tasks.shapes for mode in shape.modes)
+        modes = [mode for shape in tasks.shapes for mode in shape.modes]
+        shared = any(mode.exchange is not None and mode.node_count > 1 for mode in modes)
         self.network = Network(clock, capacity.cluster, self._paced) if shared else None
         """Links that jobs over several nodes share."""
         self.materialised: Callable[[Launch], None] | None = None
         """Is told of launches that get a timetable in mid-flight."""
         self.slowed: Callable[[Launch], None] | None = None
         """Is told of launches that only computed so far and may end later than they were to."""
-        modes = [mode for shape in tasks.shapes for mode in shape.modes if mode.gpus]
+        modes = [mode for mode in modes if mode.gpus]
         tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
         ganged = {mode.type for mode in modes if mode.gpus > 1}
         for state in capacity.of:

@@ -349,6 +349,8 @@ class Simulation(Arrivals, Decisions, Endings):
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch,
                  "bytes_moved": self.links.moved, "peak_memory": self.capacity.peak_memory()}  # fmt: skip
         record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        if self.launches.network is not None:
+            record.stays, record.links = self.launches.network.columns()
         record.notes, record.planning = dict(self.scheduler.notes), self._planning
         return record
 

@@ -341,6 +341,12 @@ class EngineView:
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
 
+    def crowding(self, placement: Placement) -> tuple[float, float]:
+        network = self._simulation.launches.network
+        if network is None or placement.mode.exchange is None:
+            return 1.0, 0.0
+        return network.foresee(placement)
+
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
         """What each stage would take if these tasks started there now, on idle links and engines.
 

@@ -110,7 +110,8 @@ class Profile:
                     spent[load.link] = spent.get(load.link, 0.0) + here
             exposed = max(0.0, fixed + longest - hidden)
             total += exposed
-            bubble += phase.waits * exposed
+            if phase.waits:  # a link may be down, and 0 × inf is no number
+                bubble += phase.waits * exposed
         return total, bubble, spent
 
     @cached_property
@@ -144,8 +145,8 @@ class Exchange:
     nominal: float
     at_peak: float = math.nan
     """Seconds that the operations of the model, none computed twice, would take at the GPUs' peak."""
-    tensor_share: float = 1.0
-    """Share of the model's bytes in its largest tensor (`skew`)."""
+    largest: float = 1.0
+    """Share of what is sent that belongs to one tensor, the largest."""
 
     @cached_property
     def _profiles(self) -> dict[tuple[int, ...], Profile]:
@@ -175,6 +176,8 @@ class Exchange:
         for device in devices:
             if not nodes or nodes[-1] != device.node:
                 nodes.append(device.node)
+        if len(self._rates) > len(self.cluster.nodes):  # ranks lie rack by rack
+            nodes.sort(key=lambda node: (self._uplink[node] or 0, node))
         return self.on(tuple(nodes))
 
     def on(self, nodes: tuple[int, ...]) -> Profile:

@@ -390,7 +390,8 @@ class _Ways:
         of = [n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators))]
         specs = {replace(n.spec, name=None, rack=None, first=None, partitions=()): n.spec for n in of}
         found = [
-            exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)])
+            exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)],
+                          largest=communication.largest)
             for spec in specs.values()
         ]
         return max(found, key=lambda one: one.nominal, default=None)
@@ -578,12 +579,12 @@ def _step(
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
-    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops)
+    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops, model.largest)
 
 
 def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
-    at_peak: float = math.nan,
+    at_peak: float = math.nan, largest: float = 1.0,
 ) -> Exchange:  # fmt: skip
     """A step whose nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
@@ -591,7 +592,7 @@ def exchange_over(
     for phase in phases:
         over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
         seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
-    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak)
+    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest)
 
 
 def _stretch(exchange: Exchange | None) -> float:

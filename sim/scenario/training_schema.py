@@ -44,6 +44,8 @@ class Communication(Model):
     """Bytes of each rank, each time."""
     every: Annotated[Seconds, Field(gt=0)]
     """Computing time from one to the next."""
+    largest: Fraction = 1.0
+    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`; all unless given."""
     overlap: Fraction = 0.0
     """Share of that time behind which communication can hide, none unless given."""
 

@@ -43,6 +43,11 @@ class Transformer:
         l, h = self.layers, self.hidden  # noqa: E741
         return 12 * l * h**2 * (1 + 13 / (12 * h) + (self.vocabulary + self.sequence) / (12 * l * h))
 
+    @property
+    def largest(self) -> float:
+        """Share of the weights in the largest tensor."""
+        return max(self.vocabulary * self.hidden, 4 * self.hidden**2) / self.parameters
+
     def flops(self, samples: int, recomputation: Recomputation = "full") -> float:
         """Floating-point operations of a training step, recomputation included."""
         l, h, s = self.layers, self.hidden, self.sequence  # noqa: E741
