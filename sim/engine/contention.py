@@ -20,7 +20,7 @@ from sim.engine.launch import INF, Launch
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.exchange import Exchange, Profile
 from sim.model.plan import Placement
-from sim.theory.contention import EXACT, random_of_terms, schweitzer, terms
+from sim.theory.contention import EXACT, NODES, random_of_terms, schweitzer, terms
 
 JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
@@ -41,24 +41,80 @@ def _never(_: Any) -> None:
 class Group:
     """The jobs on one link."""
 
-    __slots__ = ("link", "members", "busy", "since", "row", "carried")
+    __slots__ = ("link", "members", "stakes", "factors", "inverse", "busy", "since", "row")
 
     def __init__(self, link: int):
         self.link = link
         self.members: list[Member] = []
+        """All whose step crosses it."""
+        self.stakes: list[Stake] = []
+        """Of those among them that others can delay there."""
+        self.factors = np.empty((0, NODES))
+        """Of each stake its factor of the integrand (`sim.theory.contention.terms`), and below the inverse of it."""
+        self.inverse = np.empty((0, NODES))
         self.busy = 0.0
         """Seconds of its full rate that were used since the last row."""
         self.since = 0.0
         self.row = -1
-        """Where the `busy` of its last row stands."""
+        """Where its last row stands."""
+
+    def add(self, stake: Stake) -> None:
+        """One more that others can delay."""
+        count = len(self.stakes)
+        if count == len(self.factors):
+            more = np.empty((max(8, count), NODES))
+            self.factors, self.inverse = np.vstack([self.factors, more]), np.vstack([self.inverse, more])
+        self.stakes.append(stake)
+        self.factors[count] = row = terms(stake.member.alone - stake.seconds, stake.seconds)
+        self.inverse[count] = 1.0 / row
+
+    def drop(self, stake: Stake) -> None:
+        """It is there no longer: the last takes its row."""
+        at, last = self.stakes.index(stake), self.stakes.pop()
+        if last is not stake:
+            self.stakes[at] = last
+            count = len(self.stakes)
+            self.factors[at], self.inverse[at] = self.factors[count], self.inverse[count]
+
+    def ratios(self, rule: str) -> list[float]:
+        """How many times as long as alone the step of each takes."""
+        stakes = self.stakes
+        count = len(stakes)
+        if rule == "random" and 1 < count <= EXACT:
+            found: list[float] = random_of_terms(self.factors[:count], self.inverse[:count]).tolist()
+            return found
+        if count < 2 or rule == "none":
+            return [1.0] * count
+        spent = [stake.seconds for stake in stakes]
+        if rule == "random":
+            own = np.array([stake.member.alone - stake.seconds for stake in stakes])
+            delayed = own + schweitzer(own, np.array(spent))
+            return [max(1.0, time / stake.member.alone) for time, stake in zip(delayed.tolist(), stakes, strict=True)]
+        if rule == "aligned":
+            return [1.0 + stake.seconds * (count - 1) / stake.member.alone for stake in stakes]
+        whole = sum(spent)
+        return [max(1.0, whole / stake.member.alone) for stake in stakes]
+
+
+class Stake:
+    """What a launch has on a link where others can delay it: seconds of its step there."""
+
+    __slots__ = ("member", "group", "seconds", "ratio")
+
+    def __init__(self, member: Member, group: Group, seconds: float):
+        self.member = member
+        self.group = group
+        self.seconds = seconds
+        self.ratio = 1.0
+        """How many times as long as alone its step takes for the others on this link."""
 
 
 class Member:
     """A launch on the network."""
 
     __slots__ = (
-        "launch", "exchange", "profile", "factor", "simple", "loads", "carried", "terms", "ratios", "ratio", "alone",
-        "here", "since", "steps", "flushed", "contention", "degraded", "begun",
+        "launch", "exchange", "profile", "factor", "simple", "stakes", "carried", "ratio", "alone", "here", "since",
+        "steps", "flushed", "contention", "degraded", "begun",
     )  # fmt: skip
 
     def __init__(self, launch: Launch, exchange: Exchange):
@@ -71,16 +127,11 @@ class Member:
         """Does it end when it has computed, with no other launch waiting for its devices?"""
         self.here = False
         """Is it on the network?"""
-        self.loads: list[tuple[Group, float]] = []
-        """Links that others may use too, and seconds that its step spends on each."""
+        self.stakes: list[Stake] = []
         self.carried: list[tuple[Group, float]] = []
         """All its links, and the seconds of their full rate that its step takes."""
-        self.terms: dict[int, np.ndarray] = {}
-        """By link its terms in the closed form."""
-        self.ratios: dict[int, float] = {}
-        """By link how many times as long as alone its step takes."""
         self.ratio = 1.0
-        """The greatest of them."""
+        """The greatest of those of its stakes."""
         self.alone = 0.0
         """Seconds of its step with every link, as fast as it is now, to itself."""
         self.since = self.begun = self.steps = self.flushed = 0.0
@@ -105,9 +156,9 @@ class Network:
     def join(self, member: Member, complex_: bool) -> None:
         """A launch begins to compute; `complex_`: it does more besides that, or shares its devices."""
         now = self.clock._now
-        kind = member.launch.placement.mode.type
-        whole = member.launch.placement.mode.share in (0, WHOLE)
-        member.simple = not complex_ and kind.streams == 1 and kind.sharing.kind == "exclusive" and whole
+        mode = member.launch.placement.mode
+        alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
+        member.simple = alone and not complex_
         member.here = True
         member.since = member.begun = now
         member.carried = [(self._group(link), busy) for link, busy in member.profile.busy.items()]
@@ -116,7 +167,9 @@ class Network:
             self._close(group, now)
             group.members.append(member)
             self._open(group, now)
-        self._rerate([group for group, _ in member.loads], member)
+        for stake in member.stakes:
+            stake.group.add(stake)
+        self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
         """It computes no longer.  `end`: the end of the run, at which no rate changes any more."""
@@ -129,10 +182,12 @@ class Network:
             self._close(group, now)
             group.members.remove(member)
             self._open(group, now)
+        for stake in member.stakes:
+            stake.group.drop(stake)
         member.here = False
         self._write(member, now)
         if not over:
-            self._rerate([group for group, _ in member.loads if group.members], None)
+            self._rerate([stake.group for stake in member.stakes], [])
 
     def slow_down(self, link: int, factor: float) -> None:
         """From now on a link is so many times slower than it should be: 1 as it should, inf down."""
@@ -143,12 +198,16 @@ class Network:
         group = self.groups.get(link)
         if group is None:
             return
-        touched: dict[int, Group] = {link: group}
+        touched: dict[int, Group] = {}
         for member in group.members:
             self._settle(member, self.clock._now)
+            for stake in member.stakes:
+                stake.group.drop(stake)
             self._weigh(member)
-            touched |= {other.link: other for other, _ in member.loads}
-        self._rerate(list(touched.values()), *group.members)
+            for stake in member.stakes:
+                stake.group.add(stake)
+                touched[stake.group.link] = stake.group
+        self._rerate(list(touched.values()), group.members)
 
     def foresee(self, placement: Placement) -> tuple[float, float]:
         """See `View.crowding`."""
@@ -159,15 +218,19 @@ class Network:
         if guest.alone == INF:
             return INF, 0.0
         own, later = 1.0, dict[int, tuple[Member, float]]()
-        for group, _ in guest.loads:
-            members = [member for member in group.members if group.link in member.ratios and member.alone < INF]
-            if not members:
+        for stake in guest.stakes:
+            group = stake.group
+            if not group.stakes:
                 continue
-            *others, here = self._ratios(group.link, [*members, guest])
-            own = max(own, here)
-            for member, ratio in zip(members, others, strict=True):
-                greatest = max(ratio, later.get(member.launch.number, (member, member.ratio))[1])
-                later[member.launch.number] = member, greatest
+            group.add(stake)
+            for other, ratio in zip(group.stakes, group.ratios(self.rule), strict=True):
+                member = other.member
+                if member is guest:
+                    own = max(own, ratio)
+                else:
+                    greatest = max(ratio, later.get(member.launch.number, (member, member.ratio))[1])
+                    later[member.launch.number] = member, greatest
+            group.drop(stake)
         lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in later.values())
         return guest.alone * own / exchange.nominal, lost
 
@@ -183,63 +246,42 @@ class Network:
         """What its step is with links as fast as they are now."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
-        member.loads = [(self._group(link), seconds) for link, seconds in spent.items() if seconds]
-        member.ratios = {group.link: 1.0 for group, _ in member.loads}
-        if self.rule == "random" and alone < INF:
-            member.terms = {group.link: terms(alone - seconds, seconds) for group, seconds in member.loads}
+        # One that waits for a link that is down delays nobody.
+        there = spent.items() if alone < INF else ()
+        member.stakes = [Stake(member, self._group(link), seconds) for link, seconds in there if seconds]
 
-    def _rerate(self, groups: list[Group], *fresh: Member | None) -> None:
+    def _rerate(self, groups: list[Group], fresh: list[Member]) -> None:
         """The set of jobs on these links has changed: new times of a step for all on them, and for `fresh` ones."""
-        changed: dict[int, Member] = {}
+        rule, now = self.rule, self.clock._now
+        changed = {member.launch.number: member for member in fresh}
         for group in groups:
-            members = [member for member in group.members if group.link in member.ratios and member.alone < INF]
-            for member, ratio in zip(members, self._ratios(group.link, members), strict=True):
-                ratios = member.ratios
-                if ratios[group.link] != ratio:
-                    ratios[group.link] = ratio
-                    if len(ratios) > 1:
-                        ratio = max(ratios.values())
-                    if ratio != member.ratio:
-                        changed[member.launch.number] = member
-        for one in fresh:
-            if one is not None:
-                changed[one.launch.number] = one
-        now = self.clock._now
+            for stake, ratio in zip(group.stakes, group.ratios(rule), strict=True):
+                if stake.ratio != ratio:
+                    stake.ratio = ratio
+                    changed[stake.member.launch.number] = stake.member
         for member in changed.values():
-            self._settle(member, now)
-            member.ratio = max(member.ratios.values(), default=1.0)
+            if member.since != now:
+                self._settle(member, now)
+            ratio = 1.0
+            for stake in member.stakes:
+                if stake.ratio > ratio:
+                    ratio = stake.ratio
+            member.ratio = ratio
             self._apply(member, now)
-
-    def _ratios(self, link: int, members: list[Member]) -> list[float]:
-        """How many times as long as alone the step of each takes."""
-        count = len(members)
-        if count < 2 or self.rule == "none":
-            return [1.0] * count
-        if self.rule == "random" and count <= EXACT:
-            found: list[float] = random_of_terms(np.array([member.terms[link] for member in members])).tolist()
-            return found
-        spent = [next(seconds for group, seconds in member.loads if group.link == link) for member in members]
-        if self.rule == "random":
-            own = np.array([member.alone for member in members]) - spent
-            return [
-                max(1.0, (rest + time) / member.alone)
-                for rest, time, member in zip(own, schweitzer(own, np.array(spent)).tolist(), members, strict=True)
-            ]
-        if self.rule == "aligned":
-            return [(m.alone + s * (count - 1)) / m.alone for m, s in zip(members, spent, strict=True)]
-        return [max(1.0, sum(spent) / member.alone) for member in members]
 
     def _apply(self, member: Member, now: float) -> None:
         """Its launch computes at another rate from now on."""
         launch = member.launch
         table: Any = launch.table
-        before, seconds = member.factor, member.alone * member.ratio
-        member.factor = factor = member.profile.seconds / seconds
+        before = member.factor
+        member.factor = factor = member.profile.seconds / (member.alone * member.ratio)
+        if factor == before:
+            return
         if not member.simple or before == 0.0:
             self.paced(launch)  # others may have to hear of it, or the rate cannot be told from the one before
             return
-        elapsed = now - table.updated
         rate = table.rate
+        elapsed = now - table.updated
         if elapsed > 0.0:
             done = rate * elapsed
             left = table.left - done
@@ -247,15 +289,12 @@ class Network:
             table.done += done
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
-        table.updated = now
+            table.updated = now
         table.rate = rate = rate * factor / before
-        end = now + table.left / rate if rate > 0.0 else INF
-        table.compute_end = table.finish_at = table.end = end
-        if table.armed >= 0.0:  # else its launch is only being armed
+        table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
+        if end < table.armed:  # an entry that comes too early finds that out (`Launches.boundary`), which is cheaper
             table.armed = end
-            self.clock.cancel(launch)
-            if end < INF:
-                self.clock.at(end, FINISH, launch)
+            self.clock.again(end, FINISH, launch)
 
     def _settle(self, member: Member, now: float) -> None:
         """Bring its steps and its delay by others up to now."""
@@ -272,7 +311,8 @@ class Network:
     def _close(self, group: Group, now: float) -> None:
         """The average use of a link since its last row."""
         for member in group.members:
-            self._settle(member, now)
+            if member.since != now:
+                self._settle(member, now)
             steps = member.steps - member.flushed
             if steps:
                 member.flushed = member.steps

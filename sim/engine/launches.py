@@ -274,10 +274,13 @@ class Launches:
         """What the launch's entry stood for has come."""
         table = launch.table
         assert table is not None
-        if table.due == END:
-            self._complete(launch, table)
-        else:
+        if table.due != END:
             self._step(launch, table)
+        elif table.traffic is not None and table.end > self.clock._now:
+            table.armed = -1.0  # others on its links have delayed it since
+            self.arm(launch)
+        else:
+            self._complete(launch, table)
 
     def _step(self, launch: Launch, table: Timetable) -> None:
         now, due = self.clock._now, table.due

@@ -37,16 +37,14 @@ def terms(own: float, link: float) -> np.ndarray:
     return (own + link * _X) / (own + link)
 
 
-def random_of_terms(factors: np.ndarray) -> np.ndarray:
-    """Of jobs by their `terms` (rows): how many times as long as alone each one's step takes."""
-    if len(factors) == 1:
-        return np.ones(1)
+def random_of_terms(factors: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Of jobs by their `terms` (rows), and by 1 / these: how many times as long as alone each one's step takes."""
     if len(factors) <= FEW:
         weighted = _WEIGHT * factors.prod(axis=0)
     else:
         logarithm = _LOG_WEIGHT + np.log(factors).sum(axis=0)
         weighted = np.exp(logarithm - logarithm.max())
-    found: np.ndarray = weighted.sum() / ((1.0 / factors) @ weighted)
+    found: np.ndarray = weighted.sum() / (inverse @ weighted)
     return found
 
 
@@ -63,7 +61,7 @@ def step_times(own: Sequence[float], link: Sequence[float], rule: Contention = "
         return alone + schweitzer(alone, needs)
     whole = alone + needs
     factors = (alone[:, np.newaxis] + needs[:, np.newaxis] * _X) / whole[:, np.newaxis]
-    return whole * random_of_terms(factors)
+    return whole * random_of_terms(factors, 1.0 / factors)
 
 
 def schweitzer(own: np.ndarray, link: np.ndarray) -> np.ndarray:
