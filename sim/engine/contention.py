@@ -20,7 +20,7 @@ from sim.engine.launch import INF, Launch
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.exchange import Exchange, Profile
 from sim.model.plan import Placement
-from sim.theory.contention import EXACT, NODES, random_of_terms, schweitzer, terms
+from sim.theory.contention import EXACT, NODES, random_of_many, random_of_terms, terms
 
 JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
@@ -88,8 +88,8 @@ class Group:
         spent = [stake.seconds for stake in stakes]
         if rule == "random":
             own = np.array([stake.member.alone - stake.seconds for stake in stakes])
-            delayed = own + schweitzer(own, np.array(spent))
-            return [max(1.0, time / stake.member.alone) for time, stake in zip(delayed.tolist(), stakes, strict=True)]
+            found = random_of_many(own, np.array(spent)).tolist()
+            return found
         if rule == "aligned":
             return [1.0 + stake.seconds * (count - 1) / stake.member.alone for stake in stakes]
         whole = sum(spent)

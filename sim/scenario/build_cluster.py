@@ -95,18 +95,16 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
         if node.spec.rack is not None:
             own = min(node.spec.network.upload, node.spec.network.download)
             rates[node.spec.rack] = rates.get(node.spec.rack, 0.0) + own
+    for rack in racks.uplinks:
+        if rack not in rates:
+            near = suggestion(rack, rates) or f"; there are {', '.join(list(rates)[:8])}"
+            raise ScenarioError(document.problem(("cluster", "racks", "uplinks", rack), f'no rack "{rack}"{near}'))
     if racks.oversubscription is not None:
         if math.inf in rates.values():
             text = "an uplink is a part of the rates of its nodes' networks; give the nodes a network"
             raise ScenarioError(document.problem(("cluster", "racks", "oversubscription"), text))
-        return {rack: rate / racks.oversubscription for rack, rate in rates.items()}
-    if isinstance(racks.uplink, dict):
-        for rack in racks.uplink:
-            if rack not in rates:
-                near = suggestion(rack, rates) or f"; there are {', '.join(list(rates)[:8])}"
-                raise ScenarioError(document.problem(("cluster", "racks", "uplink", rack), f'no rack "{rack}"{near}'))
-        return {rack: racks.uplink.get(rack, math.inf) for rack in rates}
-    return dict.fromkeys(rates, math.inf if racks.uplink is None else racks.uplink)
+        return {rack: racks.uplinks.get(rack, rate / racks.oversubscription) for rack, rate in rates.items()}
+    return {rack: racks.uplinks.get(rack, racks.uplink or math.inf) for rack in rates}
 
 
 def _prices_without_type(

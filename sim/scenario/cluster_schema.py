@@ -323,8 +323,10 @@ class Racks(Model):
 
     nodes: Annotated[Count, Field(le=1_000_000)] | None = None
     """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
-    uplink: Annotated[BytesPerSecond, Field(gt=0)] | dict[Name, Annotated[BytesPerSecond, Field(gt=0)]] | None = None
-    """Bytes per second out of each rack, and as many into it; or by name of the rack.  No limit unless given."""
+    uplink: Annotated[BytesPerSecond, Field(gt=0)] | None = None
+    """Bytes per second out of each rack, and as many into it; no limit unless given."""
+    uplinks: dict[Name, Annotated[BytesPerSecond, Field(gt=0)]] = {}
+    """The same of racks that differ, by name."""
     oversubscription: Positive | None = None
     """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
 

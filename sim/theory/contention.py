@@ -28,6 +28,7 @@ EXACT = 2 * NODES - 8
 """Jobs up to which the integral is exact: a polynomial of degree N against e^-x."""
 _X, _WEIGHT = np.polynomial.laguerre.laggauss(NODES)
 _LOG_WEIGHT = np.log(_WEIGHT)
+LEGENDRE = 400
 FEW = 60
 """Jobs whose product stays within the range of floating-point numbers."""
 
@@ -49,7 +50,7 @@ def random_of_terms(factors: np.ndarray, inverse: np.ndarray) -> np.ndarray:
 
 
 def step_times(own: Sequence[float], link: Sequence[float], rule: Contention = "random") -> np.ndarray:
-    """Seconds of a step of each job; O(N), `random` of more than 120 jobs by Schweitzer's approximation."""
+    """Seconds of a step of each job; O(N)."""
     alone, needs = np.asarray(own, dtype=float), np.asarray(link, dtype=float)
     if rule == "none" or len(needs) < 2:
         return alone + needs
@@ -57,23 +58,21 @@ def step_times(own: Sequence[float], link: Sequence[float], rule: Contention = "
         return alone + needs * np.count_nonzero(needs)
     if rule == "interleaved":
         return np.where(needs > 0, np.maximum(alone + needs, needs.sum()), alone + needs)
-    if len(needs) > EXACT:
-        return alone + schweitzer(alone, needs)
     whole = alone + needs
+    if len(needs) > EXACT:
+        return whole * random_of_many(alone, needs)
     factors = (alone[:, np.newaxis] + needs[:, np.newaxis] * _X) / whole[:, np.newaxis]
     return whole * random_of_terms(factors, 1.0 / factors)
 
 
-def schweitzer(own: np.ndarray, link: np.ndarray) -> np.ndarray:
-    """Seconds that each of many jobs spends at the link a step, by approximate mean value analysis.
-
-    Reference: Schweitzer, Approximate Analysis of Multiclass Closed Networks of Queues (1979).
-    """
-    spent = link * len(link)
-    for _ in range(1000):
-        there = spent / (own + spent)
-        found = link * (1.0 + there.sum() - there)
-        if np.allclose(found, spent, rtol=1e-12, atol=0.0):
-            break
-        spent = found
-    return spent
+def random_of_many(own: np.ndarray, link: np.ndarray) -> np.ndarray:
+    """As `random_of_terms` for any number of jobs: the same integral by Gauss-Legendre nodes around its peak."""
+    count = len(own)
+    end = count + 12 * np.sqrt(count) + 40.0  # the integrand peaks at N or before, and is as wide as the root of N
+    node, weight = np.polynomial.legendre.leggauss(LEGENDRE)
+    x = (node + 1) * end / 2
+    factors = (own[:, np.newaxis] + link[:, np.newaxis] * x) / (own + link)[:, np.newaxis]
+    logarithm = np.log(weight) - x + np.log(factors).sum(axis=0)
+    weighted = np.exp(logarithm - logarithm.max())
+    found: np.ndarray = weighted.sum() / ((1.0 / factors) @ weighted)
+    return found
