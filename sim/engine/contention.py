@@ -65,7 +65,7 @@ class Group:
             more = np.empty((max(8, count), NODES))
             self.factors, self.inverse = np.vstack([self.factors, more]), np.vstack([self.inverse, more])
         self.stakes.append(stake)
-        self.factors[count] = row = terms(stake.member.alone - stake.seconds, stake.seconds)
+        self.factors[count] = row = terms(max(0.0, stake.member.alone - stake.seconds), stake.seconds)
         self.inverse[count] = 1.0 / row
 
     def drop(self, stake: Stake) -> None:
@@ -78,6 +78,16 @@ class Group:
 
     def ratios(self, rule: str) -> list[float]:
         """How many times as long as alone the step of each takes."""
+        found = self._ratios(rule)
+        for at, stake in enumerate(self.stakes):
+            if stake.hidden:
+                alone = stake.member.alone
+                delay = alone * (found[at] - 1.0)
+                found[at] = 1.0 + sum([max(0.0, delay * share - slack) for share, slack in stake.hidden]) / alone
+        return found
+
+    def _ratios(self, rule: str) -> list[float]:
+        """The same if nothing passed behind computing."""
         stakes = self.stakes
         count = len(stakes)
         if rule == "random" and 1 < count <= EXACT:
@@ -87,9 +97,8 @@ class Group:
             return [1.0] * count
         spent = [stake.seconds for stake in stakes]
         if rule == "random":
-            own = np.array([stake.member.alone - stake.seconds for stake in stakes])
-            found = random_of_many(own, np.array(spent)).tolist()
-            return found
+            own = np.maximum(0.0, [stake.member.alone - stake.seconds for stake in stakes])
+            return random_of_many(own, np.array(spent)).tolist()  # type: ignore[no-any-return]
         if rule == "aligned":
             return [1.0 + stake.seconds * (count - 1) / stake.member.alone for stake in stakes]
         whole = sum(spent)
@@ -99,12 +108,16 @@ class Group:
 class Stake:
     """What a launch has on a link where others can delay it: seconds of its step there."""
 
-    __slots__ = ("member", "group", "seconds", "ratio")
+    __slots__ = ("member", "group", "seconds", "hidden", "ratio")
 
-    def __init__(self, member: Member, group: Group, seconds: float):
+    def __init__(self, member: Member, group: Group, phases: list[tuple[float, float]]):
         self.member = member
         self.group = group
-        self.seconds = seconds
+        self.seconds = sum(seconds for seconds, _ in phases)
+        slack = any(slack for _, slack in phases)
+        self.hidden = [(seconds / self.seconds, slack) for seconds, slack in phases] if slack else []
+        """Of its phases the share of these seconds, and by how many longer it may be before the step is; none where
+        every delay counts in full."""
         self.ratio = 1.0
         """How many times as long as alone its step takes for the others on this link."""
 
@@ -248,7 +261,7 @@ class Network:
         member.alone = alone = member.profile.compute + communication + bubble
         # One that waits for a link that is down delays nobody.
         there = spent.items() if alone < INF else ()
-        member.stakes = [Stake(member, self._group(link), seconds) for link, seconds in there if seconds]
+        member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[Group], fresh: list[Member]) -> None:
         """The set of jobs on these links has changed: new times of a step for all on them, and for `fresh` ones."""

@@ -91,12 +91,12 @@ class Profile:
     across: float
     """Of these, those that cross racks."""
 
-    def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, float]]:
-        """Seconds of communication that are not hidden, those of the bubble, and of each link that others may use the
-        part of the communication that is spent there.
+    def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[tuple[float, float]]]]:
+        """Seconds of communication that are not hidden, those of the bubble, and of each link that others may use what
+        phases need of it: seconds, and how many more would pass behind computing.
 
         slow: links that are so many times slower than they should be."""
-        spent: dict[int, float] = {}
+        spent: dict[int, list[tuple[float, float]]] = {}
         total, bubble = 0.0, self.filling
         for phase, loads in self.phases:
             fixed, hidden, longest = phase.fixed, phase.hidden, 0.0
@@ -105,9 +105,10 @@ class Profile:
                 if slow and seconds:
                     seconds *= slow.get(load.link, 1.0)
                 longest = max(longest, seconds)
-                if not load.alone:
-                    here = min(seconds, max(0.0, fixed + seconds - hidden))
-                    spent[load.link] = spent.get(load.link, 0.0) + here
+            for load in loads:
+                if not load.alone and load.seconds:
+                    seconds = load.seconds * slow.get(load.link, 1.0) if slow else load.seconds
+                    spent.setdefault(load.link, []).append((seconds, max(0.0, hidden - fixed - longest)))
             exposed = max(0.0, fixed + longest - hidden)
             total += exposed
             if phase.waits:  # a link may be down, and 0 × inf is no number
