@@ -359,6 +359,18 @@ def test_least_contention_spares_the_neighbors() -> None:
     assert taken["least_contention"][1] == 0
 
 
+@pytest.mark.slow
+def test_the_figures_of_the_shipped_scenario() -> None:
+    expected = {"first_fit": (7.47, 0.347, 0.186), "spread_racks": (20.6, 0.730, 0.387),
+                "pack_racks": (4.24, 0.198, 0.0895), "skew": (11.6, 0.507, 0.282),
+                "least_contention": (3.03, 0.0940, 0.0198)}  # fmt: skip
+    for placement, (hours, across, lost) in expected.items():
+        found = sim.run("oversubscribed-racks", policy={"scheduler": "fcfs", "placement": placement})
+        assert found.metric("response_mean") / 3600 == pytest.approx(hours, rel=5e-3)
+        assert found.metric("cross_rack_fraction") == pytest.approx(across, rel=5e-3)
+        assert found.metric("contention_fraction") == pytest.approx(lost, rel=5e-3)
+
+
 # Bad input ------------------------------------------------------------------------------------------------------
 
 

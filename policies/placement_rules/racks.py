@@ -21,7 +21,7 @@ SKEWED = 0.25
 def pack_racks(task: Task, view: View) -> Placement | None:
     """A job over several nodes in as few racks as can be: in one the tightest that suffices, else the emptiest first.
 
-    The rack-level consolidation of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
+    Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
     """
     return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
@@ -30,7 +30,8 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 def spread_racks(task: Task, view: View) -> Placement | None:
     """A job over several nodes in as many racks as can be, node by node from the one with the most free.
 
-    A failed rack takes the least from it.  Weakness: all that it sends crosses uplinks.
+    A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
+    it sends crosses uplinks.
     """
     return _over_racks(task, view, lambda mode, racks: _spread(mode.node_count, racks))
 
