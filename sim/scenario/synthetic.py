@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
+from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
 from sim.model.exchange import Exchange, Phase
 from sim.model.tasks import Mode
 from sim.model.tasks import Work as Known
@@ -387,18 +387,17 @@ class _Ways:
         if communication is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.nodes or 1
-        of = [n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators))]
-        specs = {replace(n.spec, name=None, rack=None, first=None, partitions=()): n.spec for n in of}
+        of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
         found = [
             exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)],
                           largest=communication.largest)
-            for spec in specs.values()
+            for spec in _kinds(of)
         ]
         return max(found, key=lambda one: one.nominal, default=None)
 
     def _gpu_modes(
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
-        exchange: Exchange | None = None,
+        exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
         demand = self.demand
@@ -420,7 +419,7 @@ class _Ways:
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
                 partition=self.partition,
-                nodes=demand.nodes or 1,
+                nodes=nodes or demand.nodes or 1,
                 exchange=exchange,
             )
             self.found.append((mode, times / speedup * stretch))
@@ -498,22 +497,30 @@ class _Ways:
         self._cost_model(self._profile_time(use), use.gpu_memory)
 
     def _training(self, training: Training) -> None:
-        """A mode on every type of GPU whose peak is known and whose memory is enough."""
-        demand, where = self.demand, (*self.path, "training")
-        nodes, gpus = demand.nodes or 1, round(demand.gpus or 1)
-        try:
-            plan = training.plan(nodes * gpus)
-        except KeyProblem as problem:
-            raise self.context.fail((*where, problem.key), str(problem)) from None
+        """A mode for each width on every type of GPU whose peak is known and whose memory is enough."""
+        where = (*self.path, "training")
+        steps = np.rint(self._sample("training.steps", training.steps))
+        refused: list[str] = []
+        for nodes in training.widths or [self.demand.nodes or 1]:
+            try:
+                plan = training.plan(nodes * round(self.demand.gpus or 1))
+            except KeyProblem as problem:
+                wide = f" (on {nodes} nodes)" if training.widths else ""
+                raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
+            refused += self._trained(training, plan, nodes, steps)
+        if refused and not self.found:
+            raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
+
+    def _trained(self, training: Training, plan: formulas.Plan, nodes: int, steps: np.ndarray) -> list[str]:
+        """The modes of one width; why GPUs are left out whose memory is too little."""
+        demand, gpus = self.demand, round(self.demand.gpus or 1)
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
-        steps = np.rint(self._sample("training.steps", training.steps))
         refused = []
         for device in self.context.cluster.types.values():
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
-            nodes_of = [n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators)]
-            specs = dict.fromkeys(node.spec for node in nodes_of)
+            specs = _kinds(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
             if peak is None or not wanted or device.kind == "cpu" or not specs:
                 continue
             if device.memory is not None and state + kept > device.memory:
@@ -529,9 +536,8 @@ class _Ways:
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
                 self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
             held = math.ceil(state + kept) if device.memory is not None else 0
-            self._gpu_modes(device, steps * slowest, held, exchange=exchange)
-        if refused and not self.found:
-            raise self.context.fail(where, "; ".join(refused))
+            self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
+        return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
         """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
@@ -553,6 +559,12 @@ class _Ways:
 
 
 GIB = 2**30
+
+
+def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
+    """One of each kind of these nodes."""
+    alike = {id(node.spec): node.spec for node in nodes}.values()
+    return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
 def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formulas.Machine:

@@ -145,12 +145,16 @@ class Training(Model):
     """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
+    widths: Annotated[list[Degree], Field(min_length=1)] | None = None
+    """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
     steps: NumberDistribution
     """Steps of a task, a number or a distribution."""
 
     @model_validator(mode="after")
     def _divides(self) -> Training:
         model = self.model.described()
+        if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
+            raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
