@@ -98,7 +98,7 @@ class Group:
         spent = [stake.seconds for stake in stakes]
         if rule == "random":
             own = np.maximum(0.0, [stake.member.alone - stake.seconds for stake in stakes])
-            return random_of_many(own, np.array(spent)).tolist()  # type: ignore[no-any-return]
+            return random_of_many(own, np.array(spent)).tolist()
         if rule == "aligned":
             return [1.0 + stake.seconds * (count - 1) / stake.member.alone for stake in stakes]
         whole = sum(spent)
