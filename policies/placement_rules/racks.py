@@ -7,12 +7,15 @@ in the jobs on the links of each place that it compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from policies.placement_rules.choice import by_room, equally_fast
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
+
+Choice = Callable[[Mode, list[list[int]]], list[int]]
+"""The nodes for a job from those that are free, by rack."""
 
 SKEWED = 0.25
 """Share of a model's bytes in its largest tensor from which on a job is kept together."""
@@ -84,7 +87,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
         found: list[tuple[float, int, Placement]] = []
         for mode in modes:
             if mode.node_count == 1:
-                placement = by_room(task, [mode], view, tightest=True)
+                placement = _without_nodes(task, mode, view)
                 if placement is not None:
                     return placement
                 continue
@@ -103,17 +106,23 @@ def least_contention(task: Task, view: View) -> Placement | None:
     return None
 
 
-def _over_racks(task: Task, view: View, choose: object) -> Placement | None:
+def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
+    """A mode that asks for no number of nodes: on the tightest node, or on any where it may use several."""
+    placement = by_room(task, [mode], view, tightest=True)
+    if placement is None and mode.span_any:
+        placement = view.first(mode, task)
+    return placement if placement is not None and view.holds(task, placement) else None
+
+
+def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
     """The fastest mode that fits; its nodes by a function of the mode and of the free nodes of each rack."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:
-                placement = by_room(task, [mode], view, tightest=True)
+                placement = _without_nodes(task, mode, view)
             else:
-                nodes = choose(mode, _racks(mode, view))  # type: ignore[operator]
+                nodes = choose(mode, _racks(mode, view))
                 placement = _on(mode, nodes, view) if len(nodes) == mode.node_count else None
-            if placement is None and mode.node_count == 1 and mode.span_any:
-                placement = view.first(mode, task)
             if placement is not None and view.holds(task, placement):
                 return placement
     return None
