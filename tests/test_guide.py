@@ -133,12 +133,12 @@ def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_cost
 
 
 def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
-    """Of runs with prices, a language model and kernels launched as one, which have columns of their own."""
+    """Of runs with prices, a language model, fused kernels and a network: they have columns of their own."""
     reference = made()
     assert all(reference.unit(name) for name in metrics())
     seen = {name: set() for name in reference.TABLES}
     priced = {**pages.WHOLE, "cluster": {"nodes": {"gpus": {"type": "g", "price": "1/h"}}}}
-    for scenario in (priced, LANGUAGE, "first-steps", "fused-network"):
+    for scenario in (priced, LANGUAGE, "first-steps", "fused-network", NETWORK):
         result = sim.run(scenario)
         for name, columns in reference.TABLES.items():
             found = set(getattr(result, name).columns)
@@ -147,6 +147,15 @@ def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
     assert seen == {name: set(columns) for name, columns in reference.TABLES.items()}
 
 
+NETWORK = {
+    "cluster": {"nodes": {"count": 2, "cpus": 1, "network": {"out": "1 GB/s"}}, "racks": {"nodes": 1}},
+    "workload": {
+        "arrivals": {"process": "all_at_once", "count": 1},
+        "nodes": 2,
+        "cpu_time": "1 s",
+        "communication": {"pattern": "ring", "bytes": "1 GB", "every": "1 s"},
+    },
+}
 LANGUAGE = {
     "cluster": {"nodes": {"gpus": {"type": "g", "memory": "80 GB"}}},
     "workload": {

@@ -119,6 +119,91 @@ def test_communication_of_jobs_known_by_their_step() -> None:
     assert sending("all_reduce", nodes=1) == 1
 
 
+def test_several_widths_of_one_job() -> None:
+    """A mode for each width: twice the data-parallel ranks take half of the micro-batches, and reduce gradients."""
+    keys = {"model": {**GPT3, "layers": 24, "hidden": 4096, "heads": 32}, "pipeline": 1, "batch": 256}
+    several = training(4, **keys, widths=[1, 2, 4])
+    del several["workload"][0]["nodes"]
+    found = sim.run(several, check=True)
+    shape = found.record.input.tasks.shapes[0]
+    assert [mode.node_count for mode in shape.modes] == [1, 2, 4]
+    alone = [float(sim.run(training(4, **keys) | {"workload": [
+        training(4, **keys)["workload"][0] | {"nodes": nodes}]}).tasks["compute"].iloc[0]) for nodes in (1, 2, 4)]
+    assert found.record.input.tasks.time[0].tolist() == alone
+    assert alone[0] > alone[1] > alone[2] > alone[0] / 4
+    assert found.tasks["hosts"].iloc[0] == 4, "the fastest"
+    with pytest.raises(ScenarioError, match=r"256 samples do not divide .* \(on 3 nodes\)"):
+        sim.run(several | {"workload": [several["workload"][0] | {"training": {
+            **several["workload"][0]["training"], "widths": [1, 3]}}]})
+    with pytest.raises(ScenarioError, match="training.widths tells the numbers of nodes"):
+        sim.run(training(4, **keys, widths=[1, 2]))
+
+
+def test_a_model_by_its_name_is_the_one_by_its_figures() -> None:
+    """GPT-3 has 12 hidden² weights a layer: the catalogue and the formula of the papers agree."""
+    named = seconds(model={"name": "gpt-3-175b", "sequence": 2048})
+    assert named == pytest.approx(seconds(model={**GPT3, "vocabulary": 50257}), rel=1e-3)
+    assert seconds(model={"name": "llama-2-70b", "sequence": 4096}, batch=64) > 0
+
+
+def test_parameters_of_named_models() -> None:
+    for name, billions in (("llama-2-70b", 69), ("mixtral-8x7b", 46.7), ("gpt-3-175b", 174.6)):
+        from sim.scenario.training_schema import Transformer as Named
+
+        found = Named.model_validate({"name": name, "sequence": 2048}).described()
+        assert found.parameters / 1e9 == pytest.approx(billions, rel=0.01)
+        assert (found.expert_parameters > 0) == (name == "mixtral-8x7b")
+
+
+def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
+    """Of 8 experts each rank holds 8/e; 4 all-to-alls a layer and micro-batch move (e − 1)/e of 2·b·s·h·k bytes."""
+    from sim.scenario.training_schema import Transformer as Named
+
+    model = Named.model_validate({"name": "mixtral-8x7b", "sequence": 2048}).described()
+    machine = Machine(312e12, 2.039e12, 8, 240e9, 25e9, 8)
+    whole, parts = Plan(64, data=16), Plan(64, data=16, experts=8)
+    dense = model.parameters - model.expert_parameters
+    assert memory(model, whole)[0] == pytest.approx(18 * model.parameters)
+    assert memory(model, parts)[0] == pytest.approx(18 * (dense + model.expert_parameters / 8))
+    size = 2 * 2048 * 4096 * 2
+    inside = step(model, parts, machine).experts
+    assert inside == pytest.approx(4 * 4 * 32 * 7 / 8 * size / 240e9)
+    over = step(model, Plan(64, data=16, experts=16), machine).experts
+    assert over == pytest.approx(4 * 4 * 32 * size * (7 / 16 / 240e9 + 8 / 16 / 25e9))
+    assert step(model, whole, machine).experts == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "sentence"),
+    [
+        ({"model": {"name": "llama-2-70c", "sequence": 2048}}, "training.model.name", 'did you mean "llama-2-70b"'),
+        ({"model": {"name": "gpt-3-175b", "sequence": 2048, "layers": 9}}, "training.model.layers", "leave one of"),
+        ({"model": {"layers": 9, "sequence": 2048}}, "training.model.hidden", "this is missing"),
+        ({"experts": 8}, "training.experts", "the model has none"),
+        ({"model": {"name": "mixtral-8x7b", "sequence": 2048}, "experts": 3}, "training.experts", "do not divide"),
+        ({"model": {"name": "mixtral-8x7b", "sequence": 2048}, "experts": 2}, "training.experts", "1 data-parallel"),
+    ],
+)
+def test_models_and_experts_that_cannot_be(keys: dict[str, Any], key: str, sentence: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        sim.run(training(**keys))
+    assert key in str(error.value) and sentence in str(error.value)
+
+
+def test_data_parallel_steps_from_two_measured_widths() -> None:
+    """`every` from 8 GPUs, `bytes` from what 16 take longer: a ring over 4 nodes moves half as much again."""
+    one, two = 0.300, 0.320
+    size = f"{round((two - one) * 12.5e9)} B"  # 2 · (2 − 1)/2 of it over one card of 12.5 GB/s
+    entry = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpus": 8, "gpu_time": "300 s",
+             "communication": {"pattern": "all_reduce", "bytes": size, "every": "300 ms"}}  # fmt: skip
+    nodes = {"name": "n", "count": 4, "gpus": {"type": "v100", "count": 8}, "network": {"out": "12.5 GB/s"}}
+    found = []
+    for count in (1, 2, 4):
+        run = {"cluster": {"nodes": nodes}, "workload": [entry | {"nodes": count}], "policy": "fcfs"}
+        found.append(float(sim.run(run).tasks["step"].iloc[0]))
+    assert found == pytest.approx([one, two, one + 1.5 * (two - one)], rel=1e-6)
+
+
 # Measured steps -------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from reference_pages.markdown import code, generated, prose, row, table
 
 UNITS: list[tuple[str, str]] = [
     (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
+    (r"network_utilization", "share"),
     (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utilisation|allocation|fragmentation|_share$", "share"),
     (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
     (r"throughput|goodput|output_rate", "1/s"),
@@ -41,6 +42,11 @@ TASKS = {
     "met_deadline": "completed in time; missing where there is no deadline, or only one after the end of the run",
     "energy_j": "joules above idle of its work that counted",
     "cost": "price × share held × time, where the cluster has prices",
+    "hosts": "number of its nodes, where tasks may use several", "racks": "and of their racks, where there are any",
+    "step": "mean seconds of a step, of jobs with `training` or `communication`",
+    "communication": "seconds of it, with every link to itself; all launches, lost ones too",
+    "bubble": "seconds in bubbles of the pipeline", "contention": "seconds that others on its links took",
+    "network_bytes": "bytes that its nodes sent to each other", "mfu": "model FLOP utilization, of `training`",
     "ttft": "time from arrival to the first token, of requests to language models",
     "tpot": "time per further token",
     "preemptions_recompute": "times that a request to a language model gave way and was read again",
@@ -84,9 +90,17 @@ STEPS = {
     "kv_used_start": "KV blocks held when the steps begin", "kv_used": "and when they end, the most in between",
     "kv_free": "KV blocks free then", "kv_cached": "free ones that hold prefixes",
 }  # fmt: skip
-TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE, "steps": STEPS}
+LINKS = {
+    "link": "a node's own link (n0/network) or a rack's uplink (r0/uplink)", "kind": "node or uplink",
+    "rate": "bytes per second in one direction", "bytes": "bytes out", "utilization": "mean share of the rate",
+    "utilization_p95": "share of the rate not exceeded for 95 % of the time",
+    "use": "seconds with a job on it", "shared": "seconds with two jobs or more",
+}  # fmt: skip
+TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE, "steps": STEPS,
+          "links": LINKS}  # fmt: skip
 ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device", "timeline": "change",
-        "steps": "event of a replica of a language model"}  # fmt: skip
+        "steps": "event of a replica of a language model",
+        "links": "link that jobs over several nodes used"}  # fmt: skip
 
 
 def results_page() -> Iterator[str]:

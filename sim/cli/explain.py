@@ -41,6 +41,7 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
 def _task(result: Any, task: str, as_json: bool) -> None:
     from sim.results.explain import ending, find_task
     from sim.results.explain import explain as stretches_of
+    from sim.results.network import stretch
 
     row = find_task(result, task)
     ended = ending(result, task)
@@ -57,12 +58,15 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
     record = result.record
     wait = float(table["seconds"].sum())
+    network = stretch(result, row)
     started = bool(record.start[row] == record.start[row])
     if as_json:
         about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        console.as_json({**about, **_told(ended), "stretches": table.to_dict("records")})
+        told = {} if network is None else {"computing": network}
+        console.as_json({**about, **_told(ended), **told, "stretches": table.to_dict("records")})
         return
-    console.lines(_task_lines(result, row, table, causes, wait, ended))
+    lines = _task_lines(result, row, table, causes, wait, ended)
+    console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
 
 
 def _task_lines(
@@ -97,6 +101,20 @@ def _task_lines(
         *terminal.table(rows, right=(0, 1, 2)),
         *rest,
     ]
+
+
+def _network_line(found: dict[str, float]) -> str:
+    """Why a task that sends over the network computed longer than it would have in the best place, alone."""
+    from sim.report import terminal
+
+    names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
+    text = f"it computed for {terminal.seconds(found['seconds'])}: {terminal.seconds(found['alone'])} in the best place"
+    parts = [
+        f"{terminal.seconds(abs(found[name]))} {'more' if found[name] > 0 else 'less'} {why}"
+        for name, why in names.items()
+        if abs(found[name]) > 1e-9 * found["seconds"]
+    ]
+    return ", ".join([f"{text} with the links to itself", *parts])
 
 
 def _groups(result: Any, by: str, as_json: bool) -> None:

@@ -7,6 +7,7 @@ nothing waits, runs or is to come the run ends, whatever is still to break.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from sim.engine.clock import FAULT, Later
 from sim.engine.complaints import deadlock
 from sim.engine.draws import Draws
+from sim.model.exchange import link_names
 from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
 if TYPE_CHECKING:
@@ -77,9 +79,12 @@ class FaultInjector:
     # Processes ------------------------------------------------------------------------------------------------
 
     def _begin(self, process: FaultProcess) -> None:
-        devices = self.run.input.cluster.devices
+        cluster = self.run.input.cluster
+        devices, count = cluster.devices, len(cluster.devices)
+        links = link_names(cluster) if max(process.devices, default=0) >= count else []
         for index in process.devices:
-            random = self.run.input.random.stream("faults", process.name, devices[index].name)
+            name = devices[index].name if index < count else links[index - count]
+            random = self.run.input.random.stream("faults", process.name, name)
             self._next(Ailing(process, index, random))
 
     def _next(self, ailing: Ailing) -> None:
@@ -104,7 +109,9 @@ class FaultInjector:
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
-        if event.what == "slow":
+        if event.what == "slow" and event.device >= len(self.run.input.cluster.devices):
+            self._strain(event.device, event.factor)
+        elif event.what == "slow":
             self.run.devices.set_slowdown(self.run.input.cluster.devices[event.device], event.factor)
         elif event.what == "down":
             self._ail(event.device, None)
@@ -134,20 +141,38 @@ class FaultInjector:
                 self.run.devices.close(self.run.input.cluster.devices[index], False)
             self._heal(index, None)
 
+    def _strain(self, index: int, factor: float) -> None:
+        """A link between nodes is so many times slower than it should be; inf: down."""
+        network = self.run.launches.network
+        if network is not None:
+            network.slow_down(index - len(self.run.input.cluster.devices), factor)
+
+    def _set_up(self, index: int, up: bool) -> None:
+        cluster = self.run.input.cluster
+        if index >= len(cluster.devices):
+            self._strain(index, 1.0 if up else math.inf)
+        else:
+            self.run.devices.set_up(cluster.devices[index], up)
+
     def _ail(self, index: int, factor: float | None) -> None:
-        device = self.run.input.cluster.devices[index]
-        if factor is not None:
-            self.run.devices.set_slowdown(device, factor)
+        if factor is not None and index >= len(self.run.input.cluster.devices):
+            self._strain(index, factor)
             return
-        reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
-        if reasons == 1:
-            self.run.devices.set_up(device, False)
+        if factor is None:
+            reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
+            if reasons == 1:
+                self._set_up(index, False)
+            return
+        device = self.run.input.cluster.devices[index]
+        self.run.devices.set_slowdown(device, factor)
 
     def _heal(self, index: int, factor: float | None) -> None:
-        device = self.run.input.cluster.devices[index]
-        if factor is not None:
-            self.run.devices.set_slowdown(device, 1.0)
-            return
-        reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
-        if not reasons:
-            self.run.devices.set_up(device, True)
+        cluster = self.run.input.cluster
+        if factor is None:
+            reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
+            if not reasons:
+                self._set_up(index, True)
+        elif index >= len(cluster.devices):
+            self._strain(index, 1.0)
+        else:
+            self.run.devices.set_slowdown(cluster.devices[index], 1.0)

@@ -202,6 +202,8 @@ class Timetable:
     """Compute seconds done by `updated`, told without a look at what is left."""
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
+    traffic: Any = None
+    """What it sends to other nodes (`sim.engine.contention.Member`), if it is on several."""
     stepwise = False
     """Must anything be done for it between its start and its end?"""
     armed = INF

@@ -12,6 +12,7 @@ from typing import Any
 
 from sim.engine.capacity import Capacity
 from sim.engine.clock import FINISH, Clock
+from sim.engine.contention import Member, Network
 from sim.engine.durations import work
 from sim.engine.holdings import GpuState, available_at
 from sim.engine.launch import (
@@ -63,11 +64,15 @@ class Launches:
         self.received = received
         self.speeds = Speeds(clock, capacity)
         self.transfers = Transfers(clock, capacity, links, places, self._arrived, self._cleared, self._asked)
+        modes = [mode for shape in tasks.shapes for mode in shape.modes]
+        shared = any(mode.exchange is not None and mode.node_count > 1 for mode in modes)
+        self.network = Network(clock, capacity.cluster, self._paced) if shared else None
+        """Links that jobs over several nodes share."""
         self.materialised: Callable[[Launch], None] | None = None
         """Is told of launches that get a timetable in mid-flight."""
         self.slowed: Callable[[Launch], None] | None = None
         """Is told of launches that only computed so far and may end later than they were to."""
-        modes = [mode for shape in tasks.shapes for mode in shape.modes if mode.gpus]
+        modes = [mode for mode in modes if mode.gpus]
         tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
         ganged = {mode.type for mode in modes if mode.gpus > 1}
         for state in capacity.of:
@@ -111,6 +116,10 @@ class Launches:
                     begin = max(begin, task._history.saved_by)
                     table.restore += self._restore_seconds(launch, task)
         table.begin = begin
+        mode = launch.placement.mode
+        if mode.exchange is not None and mode.node_count > 1:
+            table.traffic = Member(launch, mode.exchange)
+            table.stepwise = True
         self.speeds.plan(launch)
         for lane in lanes:
             lane.flights.append(launch)
@@ -265,10 +274,13 @@ class Launches:
         """What the launch's entry stood for has come."""
         table = launch.table
         assert table is not None
-        if table.due == END:
-            self._complete(launch, table)
-        else:
+        if table.due != END:
             self._step(launch, table)
+        elif table.traffic is not None and table.end > self.clock._now:
+            table.armed = -1.0  # others on its links have delayed it since
+            self.arm(launch)
+        else:
+            self._complete(launch, table)
 
     def _step(self, launch: Launch, table: Timetable) -> None:
         now, due = self.clock._now, table.due
@@ -287,6 +299,12 @@ class Launches:
                 self.arm(launch)
         elif due == JOIN:
             table.joined = True
+            if table.traffic is not None:
+                assert self.network is not None
+                self.network.join(table.traffic, bool(table.down or table.items or table.group))
+                if table.traffic.simple:
+                    self.arm(launch)
+                    return
             self.moved(self.speeds.join(launch))
             if table.group is None:  # its end has become known
                 self.follow(launch)
@@ -336,6 +354,8 @@ class Launches:
         table.computed = True
         if table.joined:
             self.moved(self.speeds.leave(launch))
+        if table.traffic is not None:
+            self._leave_network(table.traffic)
         if table.items:
             lead = launch.placement.devices[0]
             for item in _written(launch):
@@ -380,6 +400,8 @@ class Launches:
         """The launch leaves its devices."""
         if launch.entry >= 0:
             self.clock.cancel(launch)
+        if table.traffic is not None:
+            self._leave_network(table.traffic)
         for lane in table.lanes:
             lane.flights.remove(launch)
         now = self.clock._now
@@ -403,6 +425,16 @@ class Launches:
                 if isinstance(state, GpuState):
                     self.places.unpin(table.items, state)
         self.capacity.give(placement, launch, launch.cores)
+
+    def _paced(self, launch: Launch) -> None:
+        """What a launch has of its links has changed."""
+        self.speeds.rerate(launch)
+        self.follow(launch)
+
+    def _leave_network(self, member: Member) -> None:
+        """It sends nothing any longer; those that shared links with it are faster from now on."""
+        assert self.network is not None
+        self.network.leave(member)
 
     def account(
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
@@ -464,6 +496,8 @@ class Launches:
         """What has happened of a launch that the end of the run cuts off."""
         table = launch.table
         assert table is not None
+        if table.traffic is not None and self.network is not None:
+            self.network.leave(table.traffic, end)
         if table.stage(end) == COMPUTE:
             self.speeds.settle(table, end)
         elif table.compute_end <= end and not table.computed:
@@ -496,10 +530,11 @@ def _next(table: Timetable) -> tuple[float, int]:
         return turn, TURN
     if not table.computed:
         lanes = table.lanes
-        shared = lanes and lanes[0].group is not None
+        traffic = table.traffic
+        shared = traffic is not None or (lanes and lanes[0].group is not None)
         if shared and not table.joined:
             return table.compute_start, JOIN
-        if table.items or shared:
+        if (table.items or shared) and (traffic is None or not traffic.simple):
             return table.compute_end, COMPUTED
     turn = _turn(table.down) if table.down else INF
     return (turn, TURN) if turn < INF else (table.end, END)

@@ -1,7 +1,8 @@
 """The rates at which launches compute.
 
 A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown × sharing, and of a
-gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster).
+gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster, or links between its nodes)
+and what others leave of those links (`sim.engine.contention`).
 A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
 share an accelerator have one event between them, the next finish.
 """
@@ -63,6 +64,9 @@ class Speeds:
                 watts += power
                 rate = min(rate, factor)
             rate *= mode.span_rate(devices)
+            table = launch.table
+            if table is not None and table.traffic is not None:
+                rate *= table.traffic.factor
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:

@@ -205,6 +205,7 @@ class Simulation(Arrivals, Decisions, Endings):
                 kind = mode.type
                 serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
                 one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
+                one_node = one_node and (mode.exchange is None or mode.node_count == 1)
                 no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
                                        mode.download.per_item))  # fmt: skip
                 if serial and no_transfer and one_node and mode.curve is None:
@@ -348,6 +349,8 @@ class Simulation(Arrivals, Decisions, Endings):
         stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch,
                  "bytes_moved": self.links.moved, "peak_memory": self.capacity.peak_memory()}  # fmt: skip
         record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        if self.launches.network is not None:
+            record.stays, record.links = self.launches.network.columns()
         record.notes, record.planning = dict(self.scheduler.notes), self._planning
         return record
 

@@ -301,7 +301,7 @@ class EngineView:
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
-        if mode.span_speeds is not None:
+        if mode.span_speeds is not None or mode.exchange is not None:
             return False
         specs = self._specs.get(kind)
         if specs is None:
@@ -341,6 +341,12 @@ class EngineView:
             mode, left = placement.mode, 1.0 - task.done
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
+
+    def crowding(self, placement: Placement) -> tuple[float, float]:
+        network = self._simulation.launches.network
+        if network is None or placement.mode.exchange is None:
+            return 1.0, 0.0
+        return network.foresee(placement)
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
         """What each stage would take if these tasks started there now, on idle links and engines.

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from sim.model.exchange import Fabric
+
 MILLI = 1_000
 WHOLE = 1_000_000
 
@@ -192,6 +194,8 @@ class NodeSpec:
     network: Link = field(default_factory=Link)
     """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
     rack: str | None = None
+    first: int | None = None
+    """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = FREE
     """Of the node as a whole; its accelerators carry it in equal parts, without any its cores do."""
     partitions: tuple[str, ...] = ()
@@ -274,12 +278,14 @@ class Cluster:
                 masks[name] = masks.get(name, 0) | 1 << node.index
         self.partitions = {name: Partition(name, mask) for name, mask in masks.items()}
         """By name; whoever builds the cluster may replace them by others, with rules."""
+        self.fabric = Fabric()
+        """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
 
     def _add(self, spec: NodeSpec, copy: int) -> None:
         index = len(self.nodes)
         name = f"n{index}"
         if spec.name:
-            name = spec.name if spec.count == 1 else f"{spec.name}{copy}"
+            name = spec.name if spec.count == 1 and spec.first is None else f"{spec.name}{(spec.first or 0) + copy}"
         types = [spec.cpu_type] + [kind for kind, _ in spec.accelerators]
         for kind in types:
             known = self.types.setdefault(kind.name, kind)
@@ -364,7 +370,8 @@ class Cluster:
         """One line for people: `8 x (32 cores, 4 x v100)`."""
         groups: list[tuple[NodeSpec, int]] = []
         for node in self.nodes:
-            spec = replace(node.spec, count=1, name=None, partitions=(), price=FREE)
+            rack = node.spec.rack if node.spec.first is None else None
+            spec = replace(node.spec, count=1, name=None, rack=rack, first=None, partitions=(), price=FREE)
             if groups and groups[-1][0] == spec:
                 groups[-1] = (spec, groups[-1][1] + 1)
             else:

@@ -18,7 +18,8 @@ class FaultProcess:
 
     `between` are the times from being sound to the next fault, `lasting` those from fault to repair.  With
     `together`, every other device of the same group (`groups`, by device) falls ill with the first with that
-    probability, until the same repair.  Devices are indexes; that of a node's cores stands for the whole node.
+    probability, until the same repair.  Devices are indexes; that of a node's cores stands for the whole node.  Links
+    between nodes are numbered on behind the devices (`sim.model.exchange.link_names`).
     """
 
     name: str

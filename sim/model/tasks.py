@@ -16,6 +16,7 @@ import numpy as np
 from sim.model.batch_times import StageTable
 from sim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
 from sim.model.curves import WorkCurve
+from sim.model.exchange import Exchange
 from sim.model.ragged import Ragged
 
 CLOSE = 1e-9
@@ -95,6 +96,8 @@ class Mode:
     """Rates of a gang by level; given, it stands for `span_speed`."""
     node_count: int = 1
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
+    exchange: Exchange | None = None
+    """What its nodes send each other, and the step that it is part of, where that is known."""
     fixed: float = 0.0
     """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
     table: StageTable | None = None
@@ -196,6 +199,8 @@ class Mode:
         """Rate of a launch on these devices for where they lie: 1 unless it is a gang."""
         if len(devices) < 2:
             return 1.0
+        if self.exchange is not None:
+            return self.exchange.rate(devices)
         if self.span_speeds is not None:
             return self.span_speeds.of(devices)
         if self.span_speed == 1.0 or all(device.node == devices[0].node for device in devices):

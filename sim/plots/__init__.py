@@ -16,6 +16,7 @@ from sim.plots.fragmentation import fragmentation
 from sim.plots.gantt import gantt
 from sim.plots.groups import groups
 from sim.plots.heat_map import heat_map
+from sim.plots.links import links
 from sim.plots.over_time import over_time
 from sim.plots.power import power
 from sim.plots.serving import serving
@@ -26,5 +27,5 @@ from sim.plots.tradeoff import pareto, regret
 
 __all__ = [
     "against", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups", "heat_map",
-    "over_time", "pareto", "power", "regret", "serving", "shelves", "sweep_map", "timeline",
+    "links",    "over_time", "pareto", "power", "regret", "serving", "shelves", "sweep_map", "timeline",
 ]  # fmt: skip

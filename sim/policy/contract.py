@@ -498,6 +498,11 @@ class View(Protocol):
         """The same by stage, of one task or a batch: ready, write_back, upload, restore, compute, download."""
         ...
 
+    def crowding(self, placement: Placement) -> tuple[float, float]:
+        """What jobs on the same links would do to each other if one started there now: how many times as long as in
+        the best place its step would take, and the devices' worth of work that all others would lose."""
+        ...
+
     def remaining(self, task: Task) -> float:
         """Estimated compute seconds left: of a running task in its mode, of a waiting one in its best."""
         ...

@@ -18,7 +18,7 @@ import pandas as pd
 
 from sim.errors import UnknownName
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
-from sim.results import language
+from sim.results import language, network
 from sim.results.language_metrics import OF_LANGUAGE, OF_THE_RUN
 from sim.results.launches import launches_of
 from sim.results.tables import SLOWDOWN_BOUND, bound_name
@@ -379,7 +379,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
         queue_length_mean, jobs_in_system_mean, preemptions, migrations, cache_hit_fraction,
         makespan_bound, planned_makespan, makespan_ratio,
         fragmentation, rho_max, rho_mean, rho_p95, rho_unfair_share, jain,
-        launches, bytes_moved, memory_traffic, peak_memory,
+        launches, bytes_moved, memory_traffic, peak_memory, *network.METRICS,
     ):  # fmt: skip
         found[metric.__name__] = metric
     for column, meaning in (("ttft", "time from arrival to the first token"), ("tpot", "time per further token")):
@@ -395,12 +395,15 @@ TOKENS = (*(f"{column}_{what}" for column in ("ttft", "tpot") for what in ("mean
 FAIRNESS = ("rho_max", "rho_p95", "rho_unfair_share", "jain")
 """Part of the summary of runs with several users."""
 
+NETWORK = network.NAMES
+"""Part of the summary of runs with jobs that have steps of which their parts are known."""
+
 COSTS = ("cost", "cost_per_task", "cost_held")
 """Part of the summary of runs on a cluster that has prices."""
 
 LAZY = frozenset(
     {
-        *TOKENS, *FAIRNESS, *COSTS,
+        *TOKENS, *FAIRNESS, *COSTS, *NETWORK,
         "makespan_bound", "planned_makespan", "makespan_ratio",
         "fragmentation", "rho_mean", "cache_hit_fraction", "gpu_seconds", "energy_of_tasks_j", "value_fraction",
         "launches", "bytes_moved", "memory_traffic", "peak_memory",
@@ -414,7 +417,7 @@ RUN_ONLY = frozenset(
         "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
         "cost", "cost_per_task", "cache_hit_fraction", "launches", "bytes_moved", "memory_traffic", "peak_memory",
-        *OF_THE_RUN,
+        *OF_THE_RUN, *network.OF_THE_RUN,
     }
 )  # fmt: skip
 """Metrics of the whole run, which have no meaning for a group of tasks."""
@@ -430,7 +433,7 @@ NO_DIRECTION = frozenset(
         "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan", "launches",
         "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
         "kv_used_mean", "kv_used_max", "tokens_per_step", "prefix_tokens_requested", "preemptions_recompute",
-        "preemptions_swap", "preemptions_failure",
+        "preemptions_swap", "preemptions_failure", "network_utilization",
     }
 )  # fmt: skip
 """Metrics of which neither more nor less is better: compared, but never won.

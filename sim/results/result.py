@@ -20,6 +20,7 @@ from sim.results.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from sim.results.fragmentation import fragmentation_between, fragmentation_over_time
 from sim.results.launches import launches_table
 from sim.results.modes import ModeTable
+from sim.results.network import has_steps, links_table
 from sim.results.plans import NOT_PROVEN, told
 from sim.results.steps import steps_table, token_gaps
 from sim.results.tables import SLOWDOWN_BOUND, tasks_table
@@ -152,6 +153,14 @@ class Result:
         return self._saved("steps") if "steps.parquet" in self.files else pd.DataFrame()
 
     @cached_property
+    def links(self) -> pd.DataFrame:
+        """One row a link of the network that jobs over several nodes used, over the window; empty where there are
+        none."""
+        if not self.directory:
+            return links_table(self.record, *self.window)
+        return self._saved("links") if "links.parquet" in self.files else pd.DataFrame()
+
+    @cached_property
     def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
         """Times between two tokens of an answer in the window, and how often each occurred."""
         return token_gaps(self.record, *self.window)
@@ -213,12 +222,13 @@ class Result:
     @property
     def names(self) -> list[str]:
         """The metrics of its summary."""
-        some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS)
+        some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS, metrics.NETWORK)
         if self.directory is not None:
             having = [any(name in self._values for name in names) for names in some]
         else:
             run = self.record.input
-            having = [bool(run.language), len(run.tasks.users) > 1 and not run.language, run.cluster.priced]
+            several = len(run.tasks.users) > 1 and not run.language
+            having = [bool(run.language), several, run.cluster.priced, has_steps(self.modes)]
         further = [name for names, here in zip(some, having, strict=True) if here for name in names]
         return [*metrics.summary_names(self.bound), *further]
 

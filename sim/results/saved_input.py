@@ -102,7 +102,8 @@ class _Writer:
             while index < len(value.nodes):
                 specs.append(value.nodes[index].spec)
                 index += value.nodes[index].spec.count
-            return {"cluster": self.encode(specs), "partitions": self.encode(value.partitions)}
+            parts = {"partitions": self.encode(value.partitions), "fabric": self.encode(value.fabric)}
+            return {"cluster": self.encode(specs), **parts}
         if isinstance(value, Shape):
             given = (value.modes, value.stopping, value.preemptible, value.index)
             return {"shape": [self.encode(one) for one in given]}
@@ -151,6 +152,7 @@ class _Reader:
         if "cluster" in value:
             cluster = Cluster(self.decode(value["cluster"]))
             cluster.partitions = self.decode(value["partitions"])
+            cluster.fabric = self.decode(value["fabric"])
             return cluster
         if "shape" in value:
             modes, stopping, preemptible, index = (self.decode(one) for one in value["shape"])

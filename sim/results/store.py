@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
-STEPS = "steps"
-"""One more table of runs with language models."""
-LATER = (*(f"{name}.parquet" for name in (*TABLES, STEPS)), "record/")
+FURTHER = ("steps", "links")
+"""Tables of runs with language models, and with jobs whose nodes share a network."""
+LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
 _OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token",
@@ -99,8 +99,9 @@ def save(result: Result, target: Path) -> Path:
             return
         for name in TABLES:
             write_table(getattr(result, name), folder / f"{name}.parquet")
-        if len(result.steps):
-            write_table(result.steps, folder / f"{STEPS}.parquet")
+        for name in FURTHER:
+            if len(getattr(result, name)):
+                write_table(getattr(result, name), folder / f"{name}.parquet")
         write_text(folder / "summary.json", _json(result.to_json()))
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
@@ -224,8 +225,10 @@ def _save_record(record: Record, folder: Path) -> None:
         write_table(pd.DataFrame(record.steps), folder / "steps.parquet")
     if record.token_gaps is not None:
         write_table(pd.DataFrame(record.token_gaps, columns=["time", "gap"]), folder / "gaps.parquet")
-    if record.launches is not None:
-        write_table(pd.DataFrame(record.launches), folder / "launches.parquet")
+    for name in ("launches", "stays", "links"):
+        columns_of = getattr(record, name)
+        if columns_of is not None:
+            write_table(pd.DataFrame(columns_of), folder / f"{name}.parquet")
     rest = {
         "end": record.end,
         "places": record.places,
@@ -316,6 +319,8 @@ def load_record(result: Result) -> Record:
         places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],
         reasons=dict(rest["reasons"]),
         launches=recorded("launches"),
+        stays=recorded("stays"),
+        links=recorded("links"),
         steps=recorded("steps"),
         token_gaps=None if gaps is None else np.column_stack([gaps["time"], gaps["gap"]]),
         replicas=[(service, number, blocks, place) for service, number, blocks, place in rest.get("replicas", [])],

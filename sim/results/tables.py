@@ -17,6 +17,7 @@ from sim.results.cost import launches_and_cost
 from sim.results.deadlines import due_times, observed_until
 from sim.results.launches import Launches, Places, categorical, ids_of_one_kind, launch_numbers, launches_of
 from sim.results.modes import ModeTable, exclusive_time
+from sim.results.network import has_steps, task_columns
 
 SLOWDOWN_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
@@ -36,6 +37,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     `finish` of a task that was rejected, expired or failed is when that happened.
     `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
     nodes; `cost` is there where the cluster has prices (`sim.results.cost`).
+    `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
+    their parts are known (`sim.results.network`).
     `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
     after the end of the run (`sim.results.deadlines`).
     """
@@ -98,6 +101,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     columns["energy_j"] = rows(_energy(record, table))
     if record.input.cluster.priced:
         columns["cost"] = rows(_cost(record, table))
+    if has_steps(table):
+        columns |= {name: rows(values) for name, values in task_columns(record, table).items()}
     columns |= {name: rows.copy(values) for name, values in (tokens | language.counts(record)).items()}
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.

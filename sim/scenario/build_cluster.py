@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import FREE, Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
+from sim.model.exchange import Fabric
 from sim.scenario import cluster_schema as schema
 from sim.scenario.document import Document, Path_
 
@@ -50,9 +51,60 @@ def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
         message = f"{devices:,} devices are more than the {MOST_DEVICES:,} that fit into memory"
         problems.append(document.problem(("cluster", "nodes"), message))
     problems += _prices_without_type(cluster, known, document)
+    if not problems and cluster.racks is not None:
+        specs = _in_racks(specs, cluster.racks, document, problems)
     if problems:
         raise ScenarioError(problems)
-    return Cluster(specs)
+    built = Cluster(specs)
+    uplinks = {} if cluster.racks is None else _uplinks(built, cluster.racks, document)
+    built.fabric = Fabric(uplinks, cluster.contention)
+    return built
+
+
+def _in_racks(
+    specs: list[NodeSpec], racks: schema.Racks, document: Document, problems: list[Problem]
+) -> list[NodeSpec]:
+    """The nodes in racks of equal size; what is wrong with that goes to `problems`."""
+    size = racks.nodes
+    if size is None:
+        if all(spec.rack is None for spec in specs):
+            text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"
+            problems.append(document.problem(("cluster", "racks"), text))
+        return specs
+    found: list[NodeSpec] = []
+    before = 0
+    for number, spec in enumerate(specs):
+        if spec.rack is not None:
+            path = ("cluster", "nodes", number, "rack")
+            problems.append(document.problem(path, "racks are counted (cluster.racks.nodes); leave one of the two out"))
+        first = 0
+        while first < spec.count:
+            rack, place = divmod(before, size)
+            count = min(size - place, spec.count - first)
+            label = None if spec.name is None or spec.count == 1 else first
+            found.append(replace(spec, count=count, rack=f"r{rack}", first=label))
+            first += count
+            before += count
+    return found
+
+
+def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[str, float]:
+    """Rates of the uplinks by rack."""
+    rates: dict[str, float] = {}
+    for node in cluster.nodes:
+        if node.spec.rack is not None:
+            own = min(node.spec.network.upload, node.spec.network.download)
+            rates[node.spec.rack] = rates.get(node.spec.rack, 0.0) + own
+    for rack in racks.uplinks:
+        if rack not in rates:
+            near = suggestion(rack, rates) or f"; there are {', '.join(list(rates)[:8])}"
+            raise ScenarioError(document.problem(("cluster", "racks", "uplinks", rack), f'no rack "{rack}"{near}'))
+    if racks.oversubscription is not None:
+        if math.inf in rates.values():
+            text = "an uplink is a part of the rates of its nodes' networks; give the nodes a network"
+            raise ScenarioError(document.problem(("cluster", "racks", "oversubscription"), text))
+        return {rack: racks.uplinks.get(rack, rate / racks.oversubscription) for rack, rate in rates.items()}
+    return {rack: racks.uplinks.get(rack, racks.uplink or math.inf) for rack in rates}
 
 
 def _prices_without_type(

@@ -11,6 +11,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Cluster
+from sim.model.exchange import link_names
 from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 from sim.model.tasks import Tasks
 from sim.results.wording import seconds
@@ -19,6 +20,7 @@ from sim.scenario.fault_schema import Fault
 from sim.scenario.site import nodes_named
 from sim.workload.distributions import Constant, Uniform
 
+MEANT = "gpu, node, link (with its accelerator), uplink (of a rack), a type, or the name of a device, node or link"
 COLUMNS = ("time", "device", "event")
 EVENTS = ("down", "up", "slow")
 
@@ -55,8 +57,9 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     for where in entry.on or ():
         chosen = _devices(where, cluster)
         if not chosen:
-            known = ["gpu", "node", "link", *cluster.types, *(node.name for node in cluster.nodes), *cluster.by_name]
-            near = suggestion(where, known) or "; gpu, node, link, a type, or the name of a device or node is meant"
+            known = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
+            known += [*cluster.by_name, *link_names(cluster)]
+            near = suggestion(where, known) or f"; {MEANT} is meant"
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
     length = entry.lasting if entry.slow is not None else entry.repair
@@ -141,8 +144,10 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
         if isinstance(fault, FaultProcess) and fault.factor is None:
-            per_device[list(fault.devices)] += 1.0 / fault.mean
-            sound[list(fault.devices)] = np.minimum(sound[list(fault.devices)], fault.longest)
+            # Jobs wait for a link between nodes to come back, and lose nothing.
+            devices = [index for index in fault.devices if index < len(per_device)]
+            per_device[devices] += 1.0 / fault.mean
+            sound[devices] = np.minimum(sound[devices], fault.longest)
     rates: dict[str, float] = {}
     longest: dict[str, float] = {}
     for node in cluster.nodes:
@@ -161,7 +166,12 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
         return [node.cpu.index for node in cluster.nodes]
     if where == "link":
         return [device.index for device in accelerators]
+    first = len(cluster.devices)
+    if where == "uplink":
+        return [first + len(cluster.nodes) + place for place in range(len(cluster.fabric.uplinks))]
     named = [node.cpu.index for node in cluster.nodes if node.name == where]
+    if "/" in where and where not in cluster.by_name:
+        named += [first + place for place, name in enumerate(link_names(cluster)) if name == where]
     named += [device.index for device in accelerators if where in (device.name, device.type.name, device.type.kind)]
     return named
 
@@ -197,6 +207,7 @@ def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
     """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
     names = {node.name: node.cpu.index for node in cluster.nodes}
     names |= {device.name: device.index for device in cluster.devices}
+    names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}
     events: list[FaultEvent] = []
     problems: list[Problem] = []
     with file.open(newline="", encoding="utf-8-sig", errors="replace") as source:

@@ -318,6 +318,25 @@ class Nodes(Model):
         return value
 
 
+class Racks(Model):
+    """Racks of nodes, and the uplinks by which each is joined to the others."""
+
+    nodes: Annotated[Count, Field(le=1_000_000)] | None = None
+    """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
+    uplink: Annotated[BytesPerSecond, Field(gt=0)] | None = None
+    """Bytes per second out of each rack, and as many into it; no limit unless given."""
+    uplinks: dict[Name, Annotated[BytesPerSecond, Field(gt=0)]] = {}
+    """The same of racks that differ, by name."""
+    oversubscription: Positive | None = None
+    """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Racks:
+        if self.uplink is not None and self.oversubscription is not None:
+            raise KeyProblem("oversubscription", "uplink tells the same; give one of them")
+        return self
+
+
 class NodeList(Model):
     """A file that lists the machines; the other keys are those of its reader (`hetsim list clusters`)."""
 
@@ -336,6 +355,10 @@ class Cluster(Model):
     """The machines: one mapping, or a list of groups of equal nodes."""
     trace: NodeList | None = None
     """A file that lists the machines, in place of nodes."""
+    racks: Racks | None = None
+    """Racks and the rates of their uplinks; racks that nodes name, without a limit, unless given."""
+    contention: Literal["random", "aligned", "interleaved", "none"] = "random"
+    """How phases of jobs that share a link meet: random, aligned (all at once), interleaved, none (no slowdown)."""
     prices: dict[Name, Priced] = {}
     """By type of device, as `price` at the type: for clusters that a file lists."""
 

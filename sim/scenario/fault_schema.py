@@ -43,14 +43,14 @@ class Maintenance(Model):
 class Fault(Model):
     """One source of faults: random (`on`, `every`, `repair` or `slow` and `lasting`), a `maintenance`, or a `file`.
 
-    `on` names kinds (gpu, node, link), types, or single devices and nodes.  `together` is the probability that each
-    other node of the same rack fails along.
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
+    that each other node of the same rack fails along.
     """
 
     name: Name | None = None
     """Name of this source of faults, by which its random streams are keyed."""
     on: Names | None = None
-    """What it befalls: gpu, node or link, a type of device, or names of devices and nodes."""
+    """What it befalls: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
     """Time from being sound to the next fault of one device, a distribution."""
     repair: TimeDistribution | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
 from sim.model.curves import WorkCurve
+from sim.model.exchange import Exchange
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
@@ -32,7 +33,7 @@ class ModeBook:
 
     def _count(self, node: Node, kinds: dict[NodeSpec, tuple[Node, int]]) -> None:
         kind = self._alike.get(id(node.spec)) or self._alike.setdefault(
-            id(node.spec), replace(node.spec, name=None, count=1, rack=None, partitions=())
+            id(node.spec), replace(node.spec, name=None, count=1, rack=None, first=None, partitions=())
         )
         first, count = kinds.get(kind, (node, 0))
         kinds[kind] = (first, count + 1)
@@ -71,6 +72,7 @@ class ModeBook:
         partition: Partition | None = None,
         nodes: int = 1,
         curve: WorkCurve | None = None,
+        exchange: Exchange | None = None,
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
 
@@ -96,7 +98,7 @@ class ModeBook:
         span_speeds = span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
-        key = (device.name, *demands, name, partition, curve)
+        key = (device.name, *demands, name, partition, curve, exchange and id(exchange))
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -115,6 +117,7 @@ class ModeBook:
                 partition=partition,
                 node_count=nodes,
                 curve=curve,
+                exchange=exchange,
             )
         return known
 

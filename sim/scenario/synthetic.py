@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sim.errors import ScenarioError
-from sim.model.cluster import DeviceType, NodeSpec, Partition
+from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
+from sim.model.exchange import Exchange, Phase
 from sim.model.tasks import Mode
 from sim.model.tasks import Work as Known
 from sim.scenario.demand_schema import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
@@ -376,22 +377,35 @@ class _Ways:
             span_speeds=span_speeds(self.demand),
             partition=self.partition,
             nodes=self.demand.nodes or 1,
+            exchange=(exchange := self._exchange(device, 1)),
         )
-        return mode, times * self._stretch(device, 1)
+        return mode, times * _stretch(exchange)
 
-    def _stretch(self, device: DeviceType, each: int) -> float:
-        """What communication makes of a time, with so many ranks on each node: that of the slowest links."""
+    def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
+        """What communication makes of a step, with so many ranks on each node: over the slowest links."""
         communication = self.demand.communication
         if communication is None:
-            return 1.0
-        nodes = [n for n in self.context.cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators))]
-        specs = dict.fromkeys(node.spec for node in nodes)
-        return max((communication.stretch(self.demand.nodes or 1, each, spec) for spec in specs), default=1.0)
+            return None
+        cluster, nodes = self.context.cluster, self.demand.nodes or 1
+        of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
+        found = [
+            exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)],
+                          largest=communication.largest)
+            for spec in _kinds(of)
+        ]
+        return max(found, key=lambda one: one.nominal, default=None)
 
-    def _gpu_modes(self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None) -> None:
+    def _gpu_modes(
+        self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
+        exchange: Exchange | None = None, nodes: int | None = None,
+    ) -> None:  # fmt: skip
         """The mode on a type, or those of `scaling`, whose times are for one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
+        stretch = 1.0
+        if demand.communication is not None:
+            exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
+            stretch = _stretch(exchange)
         for count, speedup in counts.items():
             mode = self.book.mode(
                 device,
@@ -405,9 +419,9 @@ class _Ways:
                 upload=demand.upload or 0.0,
                 download=demand.download or 0.0,
                 partition=self.partition,
-                nodes=demand.nodes or 1,
+                nodes=nodes or demand.nodes or 1,
+                exchange=exchange,
             )
-            stretch = self._stretch(device, max(1, mode.gpus // mode.node_count))
             self.found.append((mode, times / speedup * stretch))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
@@ -483,36 +497,47 @@ class _Ways:
         self._cost_model(self._profile_time(use), use.gpu_memory)
 
     def _training(self, training: Training) -> None:
-        """A mode on every type of GPU whose peak is known and whose memory is enough."""
-        demand, where = self.demand, (*self.path, "training")
-        nodes, gpus = demand.nodes or 1, round(demand.gpus or 1)
-        try:
-            plan = training.plan(nodes * gpus)
-        except KeyProblem as problem:
-            raise self.context.fail((*where, problem.key), str(problem)) from None
+        """A mode for each width on every type of GPU whose peak is known and whose memory is enough."""
+        where = (*self.path, "training")
+        steps = np.rint(self._sample("training.steps", training.steps))
+        refused: list[str] = []
+        for nodes in training.widths or [self.demand.nodes or 1]:
+            try:
+                plan = training.plan(nodes * round(self.demand.gpus or 1))
+            except KeyProblem as problem:
+                wide = f" (on {nodes} nodes)" if training.widths else ""
+                raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
+            refused += self._trained(training, plan, nodes, steps)
+        if refused and not self.found:
+            raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
+
+    def _trained(self, training: Training, plan: formulas.Plan, nodes: int, steps: np.ndarray) -> list[str]:
+        """The modes of one width; why GPUs are left out whose memory is too little."""
+        demand, gpus = self.demand, round(self.demand.gpus or 1)
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
-        steps = np.rint(self._sample("training.steps", training.steps))
         refused = []
         for device in self.context.cluster.types.values():
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
-            nodes_of = [n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators)]
-            specs = dict.fromkeys(node.spec for node in nodes_of)
+            specs = _kinds(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
             if peak is None or not wanted or device.kind == "cpu" or not specs:
                 continue
             if device.memory is not None and state + kept > device.memory:
                 parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
                 refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
                 continue
-            slowest = max(formulas.step(model, plan, _machine(spec, gpus, peak, training)).seconds for spec in specs)
+            exchange = max(
+                (_step(self.context.cluster, spec, nodes, model, plan, _machine(spec, gpus, peak, training))
+                 for spec in specs), key=lambda one: one.nominal)  # fmt: skip
+            slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
                 self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
-            self._gpu_modes(device, steps * slowest, math.ceil(state + kept) if device.memory is not None else 0)
-        if refused and not self.found:
-            raise self.context.fail(where, "; ".join(refused))
+            held = math.ceil(state + kept) if device.memory is not None else 0
+            self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
+        return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
         """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
@@ -536,6 +561,12 @@ class _Ways:
 GIB = 2**30
 
 
+def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
+    """One of each kind of these nodes."""
+    alike = {id(node.spec): node.spec for node in nodes}.values()
+    return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
+
+
 def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formulas.Machine:
     """What so many GPUs of each node compute and send."""
     return formulas.Machine(
@@ -550,6 +581,35 @@ def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formu
         efficiency=training.efficiency,
         passes=training.passes,
     )
+
+
+def _step(
+    cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.Plan,
+    machine: formulas.Machine,
+) -> Exchange:  # fmt: skip
+    """A step of training on nodes of this kind."""
+    step = formulas.step(model, plan, machine)
+    phases = list(formulas.phases(model, plan, machine).values())
+    flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
+    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops, model.largest)
+
+
+def exchange_over(
+    cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
+    at_peak: float = math.nan, largest: float = 1.0,
+) -> Exchange:  # fmt: skip
+    """A step whose nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
+    card = min(spec.network.upload, spec.network.download) / spec.cards
+    seconds = compute + filling
+    for phase in phases:
+        over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
+        seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
+    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest)
+
+
+def _stretch(exchange: Exchange | None) -> float:
+    """How many times as long as its computing a job with this communication takes."""
+    return 1.0 if exchange is None else exchange.nominal / exchange.compute
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from sim.errors import UnknownName
 from sim.model.cluster import NodeSpec
+from sim.model.exchange import Phase
 from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.fields import Count, Flag, KeyProblem, Model, NotNegative
+from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
 from sim.theory import training
 from sim.theory.collectives import Pattern, over_nodes
+from sim.workload import architectures
 from sim.workload.distributions import NumberDistribution
 
 Degree = Annotated[Count, Field(le=1_000_000)]
@@ -19,18 +23,62 @@ EFFICIENCY, PASSES = 0.703, 2.51
 
 
 class Transformer(Model):
-    """A decoder by its figures."""
+    """A decoder by its figures, or by its name."""
 
-    layers: Degree
+    name: Name | None = None
+    """A model of `hetsim list models`, such as llama-2-70b, in place of its figures."""
+    layers: Degree | None = None
     """Number of layers."""
-    hidden: Degree
-    """Width of a layer."""
-    heads: Degree
+    hidden: Degree | None = None
+    """Width of a layer, which has 12 hidden² weights."""
+    heads: Degree | None = None
     """Attention heads of a layer."""
     sequence: Degree
     """Tokens of a sample."""
-    vocabulary: Degree
+    vocabulary: Degree | None = None
     """Tokens that there are."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Transformer:
+        figures = ("layers", "hidden", "heads", "vocabulary")
+        given = [key for key in figures if getattr(self, key) is not None]
+        if self.name is None:
+            missing = [key for key in figures if key not in given]
+            if missing:
+                raise KeyProblem(missing[0], "this is missing; give the figures of the model, or its name")
+        elif given:
+            raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
+        elif self.name not in architectures.MODELS:
+            raise KeyProblem("name", str(UnknownName("model", self.name, architectures.MODELS)))
+        return self
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer."""
+        return 1 if self.name is None else architectures.MODELS[self.name].experts
+
+    def described(self) -> training.Transformer:
+        """What its training is computed from."""
+        if self.name is None:
+            assert self.layers and self.hidden and self.heads and self.vocabulary
+            return training.Transformer(self.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+        found = architectures.MODELS[self.name]
+        size = found.head_size or found.hidden // found.heads
+        width, kept = found.heads * size, 2 * (found.kv_heads or found.heads) * size
+        inner = found.active_experts * found.intermediate
+        block = training.Block(
+            shared=found.attention / found.layers,
+            expert=found.expert / found.layers,
+            experts=found.experts,
+            active=found.active_experts,
+            attention=width,
+            # Queries, keys, values and what attention gives; of the feed-forward block what goes into each matrix.
+            activations=2 * (width + kept) + 2 * width + (6 if found.gated else 4) * inner,
+            tied=found.tied,
+        )
+        return training.Transformer(
+            found.layers, found.hidden, found.heads, self.sequence, found.vocabulary, block
+        )
 
 
 class Communication(Model):
@@ -42,24 +90,33 @@ class Communication(Model):
     """Bytes of each rank, each time."""
     every: Annotated[Seconds, Field(gt=0)]
     """Computing time from one to the next."""
+    largest: Fraction = 1.0
+    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`; all unless given."""
     overlap: Fraction = 0.0
     """Share of that time behind which communication can hide, none unless given."""
 
-    def stretch(self, nodes: int, each: int, spec: NodeSpec) -> float:
-        """How many times as long as its computing a job takes on nodes of this kind."""
-        found = over_nodes(
-            self.pattern, nodes, each, self.bytes, spec.nvlink.upload,
-            min(spec.network.upload, spec.network.download) / spec.cards, spec.cards,
+    def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
+        """It, in one step, among so many ranks on each of some nodes of this kind."""
+        within = over_nodes(
+            self.pattern, nodes, each, self.bytes, spec.nvlink.upload, math.inf, spec.cards,
             spec.network.latency, spec.nvlink.latency,
         )  # fmt: skip
-        return 1.0 + max(0.0, found - self.overlap * self.every) / self.every
+        size, ranks = float(self.bytes), nodes * each
+        sent = {
+            "all_reduce": 2 * (nodes - 1) / nodes * size,
+            "all_to_all": each * (ranks - each) / ranks * size if ranks else 0.0,
+            "ring": size,
+        }.get(self.pattern, (nodes - 1) / nodes * size)
+        cards = 1 if self.pattern == "ring" else each
+        shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
+        return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
 
 
 class Training(Model):
     """Parallel training, from which the time of a step and the memory on each GPU follow."""
 
     model: Transformer
-    """The network, by its figures."""
+    """The network, by its figures or its name."""
     batch: Degree
     """Samples of a step, over all GPUs."""
     micro_batch: Degree = 1
@@ -70,6 +127,8 @@ class Training(Model):
     """Stages of the pipeline, 1 unless given."""
     data: Degree | None = None
     """Degree of data parallelism; what the GPUs leave unless given."""
+    experts: Degree = 1
+    """Degree of expert parallelism: so many of the data-parallel ranks divide the experts; 1 unless given."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of the micro-batches in the pipeline, 1f1b unless given."""
     chunks: Degree = 1
@@ -86,12 +145,16 @@ class Training(Model):
     """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
+    widths: Annotated[list[Degree], Field(min_length=1)] | None = None
+    """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
     steps: NumberDistribution
     """Steps of a task, a number or a distribution."""
 
     @model_validator(mode="after")
     def _divides(self) -> Training:
-        model = self.model
+        model = self.model.described()
+        if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
+            raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
@@ -104,6 +167,9 @@ class Training(Model):
             degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
             if whole % degree:
                 raise KeyProblem(key, f"{whole} {what} do not divide into {degree} equal parts")
+        if self.model.experts % self.experts:
+            text = f"{self.model.experts} experts do not divide into {self.experts} equal parts"
+            raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
         return self
 
     def plan(self, gpus: int) -> training.Plan:
@@ -117,9 +183,11 @@ class Training(Model):
         if self.batch % (data * self.micro_batch):
             samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"
             raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
+        if data % self.experts:
+            raise KeyProblem("experts", f"{data} data-parallel ranks do not divide into groups of {self.experts}")
         found = training.Plan(
             self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
-            self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.buckets,
+            self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.experts, self.buckets,
         )  # fmt: skip
         if self.chunks > 1 and found.micro_batches % self.pipeline:
             text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
@@ -127,5 +195,4 @@ class Training(Model):
         return found
 
     def transformer(self) -> training.Transformer:
-        model = self.model
-        return training.Transformer(model.layers, model.hidden, model.heads, model.sequence, model.vocabulary)
+        return self.model.described()

@@ -10,9 +10,10 @@ Two constants are fitted to measured steps: `efficiency`, the share of their pea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from sim.model.exchange import Phase
 from sim.theory.collectives import all_reduce, all_reduce_over_nodes, message
 
 Recomputation = Literal["none", "selective", "full"]
@@ -27,6 +28,25 @@ UPDATE = 30
 
 
 @dataclass(frozen=True)
+class Block:
+    """A layer by its matrices: grouped heads of keys and values, a gate, experts."""
+
+    shared: float
+    """Weights that every token is multiplied with."""
+    expert: float
+    """Weights of one expert; of a layer without experts those of its feed-forward block."""
+    experts: int
+    active: int
+    """Experts that a token needs."""
+    attention: float
+    """Width of all heads together."""
+    activations: float
+    """Bytes of activations of a token that tensor-parallel ranks divide."""
+    tied: bool
+    """Is the first matrix of the vocabulary the last one too?"""
+
+
+@dataclass(frozen=True)
 class Transformer:
     """A decoder: `hidden` is the width of its layers, `sequence` the tokens of a sample."""
 
@@ -35,18 +55,48 @@ class Transformer:
     heads: int
     sequence: int
     vocabulary: int
+    block: Block | None = None
+    """What its layers are made of, where that is not 12 hidden² weights: a GPT."""
 
     @property
     def parameters(self) -> float:
         """Number of weights, embeddings included."""
         l, h = self.layers, self.hidden  # noqa: E741
+        if self.block is not None:
+            heads = 1 if self.block.tied else 2
+            return l * (self.block.shared + self.block.experts * self.block.expert) + heads * self.vocabulary * h
         return 12 * l * h**2 * (1 + 13 / (12 * h) + (self.vocabulary + self.sequence) / (12 * l * h))
+
+    @property
+    def expert_parameters(self) -> float:
+        """Those of them that belong to experts of which a token needs a few."""
+        block = self.block
+        return self.layers * block.experts * block.expert if block is not None and block.experts > 1 else 0.0
+
+    def of_a_layer(self, samples: int) -> float:
+        """Floating-point operations of a layer, forward."""
+        s, h = self.sequence, self.hidden
+        if self.block is None:
+            return 24 * samples * s * h**2 + 4 * samples * s**2 * h
+        weights = self.block.shared + self.block.active * self.block.expert
+        return 2 * samples * s * weights + 4 * samples * s**2 * self.block.attention
+
+    @property
+    def divided(self) -> float:
+        """Bytes of activations of a token and layer that tensor-parallel ranks divide, without those of attention."""
+        return 24 * self.hidden if self.block is None else self.block.activations
+
+    @property
+    def largest(self) -> float:
+        """Share of the weights in the largest tensor."""
+        return max(self.vocabulary * self.hidden, 4 * self.hidden**2) / self.parameters
 
     def flops(self, samples: int, recomputation: Recomputation = "full") -> float:
         """Floating-point operations of a training step, recomputation included."""
         l, h, s = self.layers, self.hidden, self.sequence  # noqa: E741
-        forward = samples * l * (24 * s * h**2 + 4 * s**2 * h)
-        again = {"none": 0.0, "selective": samples * l * 4 * s**2 * h, "full": forward}[recomputation]
+        forward = l * self.of_a_layer(samples)
+        width = h if self.block is None else self.block.attention
+        again = {"none": 0.0, "selective": samples * l * 4 * s**2 * width, "full": forward}[recomputation]
         return 3 * forward + again + 6 * samples * s * h * self.vocabulary
 
 
@@ -64,6 +114,8 @@ class Plan:
     recomputation: Recomputation = "none"
     sequence_parallel: bool = False
     sharded_optimizer: bool = False
+    experts: int = 1
+    """Degree of expert parallelism: of the data-parallel ranks so many divide the experts."""
     buckets: int = 1
     """Parts in which gradients are reduced; all but the last overlap the last backward pass."""
 
@@ -111,17 +163,24 @@ class Step:
     """Seconds of a step by what they go into (`compute` is that of the slowest stage), and what it moves."""
 
     compute: float
-    bubble: float
+    filling: float
+    """The bubble as far as it comes from computing; what is left of it, `waiting`, comes from communication."""
+    waiting: float
     tensor: float
     pipeline: float
+    experts: float
     data: float
     update: float
     network_bytes: float
     """Bytes that one GPU sends to other nodes."""
 
     @property
+    def bubble(self) -> float:
+        return self.filling + self.waiting
+
+    @property
     def communication(self) -> float:
-        return self.tensor + self.pipeline + self.data
+        return self.tensor + self.pipeline + self.experts + self.data
 
     @property
     def seconds(self) -> float:
@@ -134,23 +193,30 @@ def activations(model: Transformer, plan: Plan) -> float:
     if plan.recomputation == "full":
         return 2 * s * b * h
     if plan.recomputation == "selective":
-        return s * b * h * (34 / t if plan.sequence_parallel else 10 + 24 / t)
+        return s * b * ((10 * h + model.divided) / t if plan.sequence_parallel else 10 * h + model.divided / t)
     return _passed(model, plan)
 
 
 def _passed(model: Transformer, plan: Plan) -> float:
     """Bytes of all activations of a layer and micro-batch on a GPU."""
     s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
+    scores = 5 * a * s / t
     if plan.sequence_parallel:
-        return s * b * h / t * (34 + 5 * a * s / h)
-    return s * b * h * (10 + 24 / t + 5 * a * s / (h * t))
+        return s * b * ((10 * h + model.divided) / t + scores)
+    return s * b * (10 * h + model.divided / t + scores)
 
 
 def memory(model: Transformer, plan: Plan) -> tuple[float, float]:
     """Bytes of weights with all that belongs to them, and of activations, on the fullest GPU."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
-    state = each * model.parameters / (plan.tensor * plan.pipeline)
+    state = each * _held(model, plan)
     return state, plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
+
+
+def _held(model: Transformer, plan: Plan) -> float:
+    """Weights that one GPU holds."""
+    experts = model.expert_parameters
+    return (model.parameters - experts + experts / plan.experts) / (plan.tensor * plan.pipeline)
 
 
 def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1) -> float:
@@ -159,57 +225,103 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
     return micro_batches * each + (stages - 1) * each / chunks
 
 
-def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
-    """What a step takes on this machine.
+def phases(model: Transformer, plan: Plan, machine: Machine) -> dict[str, Phase]:
+    """What the ranks of a step send each other, by what for.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
-    s, h, a, b = model.sequence, model.hidden, model.heads, plan.micro_batch
-    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
-    rate = machine.flops * machine.efficiency
-    forward = (24 * b * s * h**2 + 4 * b * s**2 * h) / t / rate
-    moved = machine.passes * _passed(model, plan) / machine.bandwidth
-    compute = 3 * (forward + moved)
-    reduces = 4
-    if plan.recomputation == "full":
-        compute += forward + moved
-        reduces = 6
-    elif plan.recomputation == "selective":
-        again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
-        compute += 4 * b * s**2 * h / t / rate + again
-    layers = model.layers / p
-    message_bytes = 2 * b * s * h
-    inside = min(t, machine.each)
-    one = all_reduce_over_nodes(
-        -(-t // machine.each), inside, message_bytes, machine.inside, machine.card, machine.cards,
-        machine.latency, machine.latency_inside,
-    )  # fmt: skip
-    tensor = layers * reduces * one
-    crossing = p > 1 and t * d >= machine.each
-    hop = 0.0
+    t, p, d, m, v, each = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks, machine.each
+    free = replace(machine, card=math.inf)
+    size = 2 * plan.micro_batch * model.sequence * model.hidden
+    reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
+    hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
+    within = _reduced(free, hosts, inside, size)
+    found = {"tensor": Phase("ring", hosts, reduces * _sent(hosts, size), reduces * within, cards=inside, waits=waits)}
     if p > 1:
-        link = (machine.share, machine.latency) if crossing else (machine.inside, machine.latency_inside)
-        hop = 2 * v * message(message_bytes / t, *link)
-    stage = layers * compute + tensor + hop
-    head = 6 * b * s * h * model.vocabulary / t / rate
-    parameters = model.parameters / (t * p)
-    ranks = min(d, max(1, machine.each // t))
-    reduced = all_reduce_over_nodes(
-        -(-d // ranks), ranks, 2 * parameters, machine.inside, machine.share, ranks, machine.latency,
-        machine.latency_inside,
-    )  # fmt: skip
-    backward = layers * compute * 2 / 3
-    exposed = max(0.0, reduced - (1 - 1 / plan.buckets) * backward)
-    sent = 2 * (1 - 1 / -(-d // ranks)) * 2 * parameters / ranks
-    sent += 2 * v * m * message_bytes / t * crossing
+        hops, senders = 2 * v * m, min(each, t * d)
+        crossing = t * d * p > each
+        link = (math.inf, machine.latency) if crossing else (machine.inside, machine.latency_inside)
+        sent = hops * senders * size / t if crossing else 0.0
+        fixed = hops * message(size / t, *link)
+        found["pipeline"] = Phase("chain", max(1, t * d // each), sent, fixed, cards=senders, loop=v > 1, waits=waits)
+    ranks = min(d, max(1, each // t))
+    if plan.experts > 1 and model.block is not None:
+        found["experts"] = _exchange(model, plan, machine, waits)
+    hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
+    hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
+    within = _reduced(free, hosts, ranks, gradients)
+    found["data"] = Phase(
+        "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
+    )
+    return found
+
+
+def _exchange(model: Transformer, plan: Plan, machine: Machine, waits: float) -> Phase:
+    """Tokens go to their experts and back, forward and backward."""
+    t, e, each = plan.tensor, plan.experts, machine.each
+    assert model.block is not None
+    size = 2 * plan.micro_batch * model.sequence * model.hidden * model.block.active / t
+    times = 4 * plan.micro_batches * model.layers / plan.pipeline
+    here = min(e, max(1, each // t))
+    hosts = -(-e // here)
+    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / machine.inside
+    beyond = (e - here) * machine.latency if hosts > 1 else 0.0
+    sent = times * (e - here) / e * size * min(each, here * t)
+    group = hosts * max(1, t // each)
+    return Phase("all_to_all", group, sent, times * (within + beyond), cards=min(each, here * t), waits=waits)
+
+
+def _reduced(machine: Machine, hosts: int, each: int, size: float) -> float:
+    latencies = machine.latency, machine.latency_inside
+    return all_reduce_over_nodes(hosts, each, size, machine.inside, machine.card, machine.cards, *latencies)
+
+
+def _sent(hosts: int, size: float) -> float:
+    """Bytes that each of some nodes sends in an all-reduce of so many."""
+    return 2 * (hosts - 1) / hosts * size
+
+
+def layer_seconds(model: Transformer, plan: Plan, machine: Machine) -> float:
+    """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
+    s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
+    rate = machine.flops * machine.efficiency
+    forward = model.of_a_layer(b) / t / rate
+    moved = machine.passes * _passed(model, plan) / machine.bandwidth
+    if plan.recomputation == "full":
+        return 4 * (forward + moved)
+    if plan.recomputation == "selective":
+        again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
+        width = model.hidden if model.block is None else model.block.attention
+        return 3 * (forward + moved) + 4 * b * s**2 * width / t / rate + again
+    return 3 * (forward + moved)
+
+
+def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
+    """What a step takes on this machine, with its links to itself."""
+    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    sent = phases(model, plan, machine)
+
+    def seconds(name: str) -> float:
+        phase = sent.get(name)
+        if phase is None:
+            return 0.0
+        over = phase.bytes / (machine.card * min(phase.cards, machine.cards))
+        return max(0.0, phase.fixed + over - phase.hidden)
+
+    compute = model.layers / p * layer_seconds(model, plan, machine)
+    tensor, hops, experts = seconds("tensor"), seconds("pipeline"), seconds("experts")
+    head = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / t
+    parameters = _held(model, plan)
     return Step(
-        compute=m * (layers * compute + head),
-        bubble=(p - 1) * stage / v,
-        tensor=m * tensor,
-        pipeline=m * hop,
-        data=exposed,
+        compute=m * (compute + head / (machine.flops * machine.efficiency)),
+        filling=(p - 1) / v * compute,
+        waiting=(p - 1) / v * (tensor + hops + experts) / m,
+        tensor=tensor,
+        pipeline=hops,
+        experts=experts,
+        data=seconds("data"),
         update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
-        network_bytes=sent,
+        network_bytes=sum(phase.bytes for phase in sent.values()) / machine.each,
     )
 
 

@@ -1,0 +1,172 @@
+"""Placements of jobs over several nodes by the racks in which these are, and by who is on the links between them.
+
+They decide which nodes a job of `nodes: N` takes; all other tasks go to the tightest node that suffices, as under
+best_fit.  Nodes that name no rack count as one.  Cost: linear in the nodes that are free; of `least_contention` besides
+in the jobs on the links of each place that it compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from policies.placement_rules.choice import by_room, equally_fast
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+Choice = Callable[[Mode, list[list[int]]], list[int]]
+"""The nodes for a job from those that are free, by rack."""
+
+SKEWED = 0.25
+"""Share of a model's bytes in its largest tensor from which on a job is kept together."""
+
+
+def pack_racks(task: Task, view: View) -> Placement | None:
+    """A job over several nodes in as few racks as can be: in one the tightest that suffices, else the emptiest first.
+
+    Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
+    Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
+    """
+    return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
+
+
+def spread_racks(task: Task, view: View) -> Placement | None:
+    """A job over several nodes in as many racks as can be, node by node from the one with the most free.
+
+    A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
+    it sends crosses uplinks.
+    """
+    return _over_racks(task, view, lambda mode, racks: _spread(mode.node_count, racks))
+
+
+class Skew:
+    """A job whose largest tensor is a great share of its bytes waits for as few racks as an empty cluster would give
+    it; any other goes where racks have the fewest nodes free.
+
+    Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
+    jobs only where the skew of their tensors makes it worth the wait.  Weakness: the share says nothing of how much
+    of a step is communication.
+    """
+
+    def __init__(self, threshold: float = SKEWED):
+        """threshold: share of the largest tensor from which on a job is kept together."""
+        self.threshold = threshold
+        self._sizes: list[int] = []
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        if not self._sizes:
+            sizes: dict[str | None, int] = {}
+            for node in view.cluster.nodes:
+                sizes[node.spec.rack] = sizes.get(node.spec.rack, 0) + 1
+            self._sizes = sorted(sizes.values(), reverse=True)
+        return _over_racks(task, view, self._nodes)
+
+    def _nodes(self, mode: Mode, racks: list[list[int]]) -> list[int]:
+        if mode.exchange is None or mode.exchange.largest < self.threshold:
+            return _taken(mode.node_count, sorted(racks, key=len))
+        found = _packed(mode.node_count, racks)
+        least, left = 0, mode.node_count
+        while left > 0:
+            left -= self._sizes[least]
+            least += 1
+        used = sum(1 for rack in racks if not set(found).isdisjoint(rack))
+        return found if used <= least else []
+
+
+def least_contention(task: Task, view: View) -> Placement | None:
+    """Of several places for a job over several nodes the one that costs least: its own step there, and the steps of
+    those that are on its links (`View.crowding`), each by the devices that the job has.
+
+    Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
+    first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
+    Job Scheduling in Machine Learning Clusters (NSDI 2024), with predicted times in its place.  Weakness: knows only
+    who is there now.
+    """
+    for modes in equally_fast(task):
+        found: list[tuple[float, int, Placement]] = []
+        for mode in modes:
+            if mode.node_count == 1:
+                placement = _without_nodes(task, mode, view)
+                if placement is not None:
+                    return placement
+                continue
+            racks = _racks(mode, view)
+            count = mode.node_count
+            choices = [rack[:count] for rack in racks if len(rack) >= count]
+            choices += [_packed(count, racks), _taken(count, sorted(racks, key=len)), _spread(count, racks)]
+            choices.append(sorted(node for rack in racks for node in rack)[:count])
+            for nodes in dict.fromkeys(map(tuple, choices)):
+                placement = _on(mode, nodes, view) if len(nodes) == count else None
+                if placement is not None and view.holds(task, placement):
+                    step, others = view.crowding(placement)
+                    found.append((mode.width * (step - 1.0) + others, len(found), placement))
+        if found:
+            return min(found)[2]
+    return None
+
+
+def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
+    """A mode that asks for no number of nodes: on the tightest node, or on any where it may use several."""
+    placement = by_room(task, [mode], view, tightest=True)
+    if placement is None and mode.span_any:
+        placement = view.first(mode, task)
+    return placement if placement is not None and view.holds(task, placement) else None
+
+
+def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
+    """The fastest mode that fits; its nodes by a function of the mode and of the free nodes of each rack."""
+    for modes in equally_fast(task):
+        for mode in modes:
+            if mode.node_count == 1:
+                placement = _without_nodes(task, mode, view)
+            else:
+                nodes = choose(mode, _racks(mode, view))
+                placement = _on(mode, nodes, view) if len(nodes) == mode.node_count else None
+            if placement is not None and view.holds(task, placement):
+                return placement
+    return None
+
+
+def _racks(mode: Mode, view: View) -> list[list[int]]:
+    """Nodes that have room for a part of a job, by rack in the order of the cluster."""
+    assert mode.unit is not None
+    found: dict[str | None, list[int]] = {}
+    for node in view.nodes.fitting(mode.unit):
+        found.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
+    return list(found.values())
+
+
+def _packed(count: int, racks: list[list[int]]) -> list[int]:
+    """So many nodes of the fewest racks; fewer where there are no more."""
+    chosen: list[int] = []
+    left = list(racks)
+    while left and len(chosen) < count:
+        missing = count - len(chosen)
+        enough = [rack for rack in left if len(rack) >= missing]
+        rack = min(enough, key=len) if enough else max(left, key=len)
+        left.remove(rack)
+        chosen += rack[:missing]
+    return chosen
+
+
+def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
+    """The first nodes of racks in this order."""
+    return [node for rack in racks for node in rack][:count]
+
+
+def _spread(count: int, racks: list[list[int]]) -> list[int]:
+    """Node by node from the rack with the most left."""
+    left = [list(rack) for rack in racks]
+    chosen: list[int] = []
+    while len(chosen) < count and any(left):
+        chosen.append(max(left, key=len).pop(0))
+    return chosen
+
+
+def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
+    """The mode on the first devices of these nodes; its ranks lie rack by rack."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return view.first(mode, among=mask)

@@ -1,0 +1,251 @@
+"""What the nodes of one job send each other, and what that makes of a step on given nodes.
+
+A step computes, waits in a pipeline's bubble, and has phases of communication.  On given nodes a phase takes as long
+as the slowest link that it crosses: the nodes' own, and the uplinks of racks.  Worked out once for each set of nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from sim.model.cluster import Cluster, Device
+
+KNOWN = 20_000
+"""Sets of nodes whose profiles are kept."""
+
+ROUNDING = 1e-12
+"""Share by which sums of the same seconds may differ."""
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """The network between nodes: rates of the racks' uplinks (bytes per second in each direction), and how the phases
+    of jobs that share a link meet (`sim.theory.contention`)."""
+
+    uplinks: dict[str, float] = field(default_factory=dict)
+    contention: Literal["random", "aligned", "interleaved", "none"] = "random"
+
+
+def link_names(cluster: Cluster) -> list[str]:
+    """Names of all links by number: those of the nodes, then the uplinks of racks."""
+    return [f"{node.name}/network" for node in cluster.nodes] + [f"{rack}/uplink" for rack in cluster.fabric.uplinks]
+
+
+def link_rates(cluster: Cluster) -> list[float]:
+    """Their rates in one direction, in the same order."""
+    own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
+    return own + list(cluster.fabric.uplinks.values())
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Communication of a step among groups of `group` consecutive nodes of a job.
+
+    ring: each node sends to the next of its group, so that it crosses a rack's uplink once.  all_to_all: each to all.
+    chain: node i and node i + group send to each other, and the last to the first where it is a `loop`.
+    """
+
+    shape: Literal["ring", "all_to_all", "chain"]
+    group: int
+    bytes: float
+    """Bytes that a node sends to other nodes in a step."""
+    fixed: float = 0.0
+    """Seconds besides: latencies, and what moves within nodes."""
+    hidden: float = 0.0
+    """Seconds that pass behind computing."""
+    cards: int = 1
+    """Network cards of a node that it uses."""
+    loop: bool = False
+    waits: float = 0.0
+    """Seconds by which a pipeline's bubble grows with each second of it."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a phase asks of one link: seconds for which it needs it, and seconds of its full rate.
+
+    `alone`: no other job can be in its way there."""
+
+    link: int
+    seconds: float
+    busy: float
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A step on given nodes: seconds by what they go into, with every link to itself, and the loads of its phases."""
+
+    compute: float
+    filling: float
+    """Seconds of the bubble without communication."""
+    phases: tuple[tuple[Phase, tuple[Load, ...]], ...]
+    """Each, and what it asks of links."""
+    bytes: float
+    """Bytes that its nodes send to other nodes."""
+    across: float
+    """Of these, those that cross racks."""
+
+    def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[tuple[float, float]]]]:
+        """Seconds of communication that are not hidden, those of the bubble, and of each link that others may use what
+        phases need of it: seconds, and how many more would pass behind computing.
+
+        slow: links that are so many times slower than they should be."""
+        spent: dict[int, list[tuple[float, float]]] = {}
+        total, bubble = 0.0, self.filling
+        for phase, loads in self.phases:
+            fixed, hidden, longest = phase.fixed, phase.hidden, 0.0
+            for load in loads:
+                seconds = load.seconds
+                if slow and seconds:
+                    seconds *= slow.get(load.link, 1.0)
+                longest = max(longest, seconds)
+            for load in loads:
+                if not load.alone and load.seconds:
+                    seconds = load.seconds * slow.get(load.link, 1.0) if slow else load.seconds
+                    spent.setdefault(load.link, []).append((seconds, max(0.0, hidden - fixed - longest)))
+            exposed = max(0.0, fixed + longest - hidden)
+            total += exposed
+            if phase.waits:  # a link may be down, and 0 × inf is no number
+                bubble += phase.waits * exposed
+        return total, bubble, spent
+
+    @cached_property
+    def parts(self) -> tuple[float, float]:
+        """Seconds of communication and of the bubble."""
+        return self.step()[:2]
+
+    @cached_property
+    def seconds(self) -> float:
+        return self.compute + sum(self.parts)
+
+    @cached_property
+    def busy(self) -> dict[int, float]:
+        """Seconds of full rate of each link in a step."""
+        found: dict[int, float] = {}
+        for _, loads in self.phases:
+            for load in loads:
+                if load.busy:
+                    found[load.link] = found.get(load.link, 0.0) + load.busy
+        return found
+
+
+@dataclass(eq=False)
+class Exchange:
+    """The step of the jobs of a mode: `nominal` is the one that their times are made of."""
+
+    cluster: Cluster
+    compute: float
+    filling: float
+    phases: tuple[Phase, ...]
+    nominal: float
+    at_peak: float = math.nan
+    """Seconds that the operations of the model, none computed twice, would take at the GPUs' peak."""
+    largest: float = 1.0
+    """Share of what is sent that belongs to one tensor, the largest."""
+
+    @cached_property
+    def _profiles(self) -> dict[tuple[int, ...], Profile]:
+        return {}
+
+    @cached_property
+    def _rates(self) -> list[float]:
+        return link_rates(self.cluster)
+
+    @cached_property
+    def _uplink(self) -> list[int | None]:
+        """By node the number of its rack's uplink."""
+        first = len(self.cluster.nodes)
+        numbers = {rack: first + place for place, rack in enumerate(self.cluster.fabric.uplinks)}
+        return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
+
+    def rate(self, devices: Sequence[Device]) -> float:
+        """Rate of a launch on these devices, with every link to itself."""
+        seconds = self.of(devices).seconds
+        if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
+            return 1.0
+        return self.nominal / seconds
+
+    def of(self, devices: Sequence[Device]) -> Profile:
+        """The step on these devices."""
+        nodes: list[int] = []
+        for device in devices:
+            if not nodes or nodes[-1] != device.node:
+                nodes.append(device.node)
+        if len(self._rates) > len(self.cluster.nodes):  # ranks lie rack by rack
+            nodes.sort(key=lambda node: (self._uplink[node] or 0, node))
+        return self.on(tuple(nodes))
+
+    def on(self, nodes: tuple[int, ...]) -> Profile:
+        """The step on these nodes, in the order of the ranks."""
+        known = self._profiles.get(nodes)
+        if known is None:
+            if len(self._profiles) > KNOWN:
+                self._profiles.clear()
+            known = self._profiles[nodes] = self._profile(nodes)
+        return known
+
+    def _profile(self, nodes: tuple[int, ...]) -> Profile:
+        found, sent, across = [], 0.0, 0.0
+        for phase in self.phases:
+            loads: list[Load] = []
+            if phase.bytes and len(nodes) > 1:
+                sent += phase.bytes * len(nodes)
+                for node in nodes:
+                    rate, cards = self._rates[node], self.cluster.nodes[node].spec.cards
+                    used = min(phase.cards, cards)
+                    seconds = phase.bytes * cards / (used * rate)
+                    loads.append(Load(node, seconds, phase.bytes / rate, used < cards or rate == math.inf))
+                for link, (needed, moved) in self._crossing(phase, nodes).items():
+                    across += moved
+                    rate = self._rates[link]
+                    loads.append(Load(link, needed / rate, moved / rate, rate == math.inf))
+            found.append((phase, tuple(loads)))
+        return Profile(self.compute, self.filling, tuple(found), sent, across)
+
+    def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
+        """Of each uplink that a phase crosses: bytes after each other, and all bytes out of the rack."""
+        uplinks = [self._uplink[node] for node in nodes]
+        if len(set(uplinks)) == 1:
+            return {}
+        found: dict[int, tuple[float, float]] = {}
+
+        def add(link: int | None, needed: float, moved: float) -> None:
+            if link is not None:
+                before = found.get(link, (0.0, 0.0))
+                found[link] = before[0] + needed, before[1] + moved
+
+        if phase.shape == "chain":
+            ahead: dict[int, float] = {}
+            back: dict[int, float] = {}
+            for place, link in enumerate(uplinks):
+                other = place + phase.group
+                if other >= len(nodes) and not phase.loop:
+                    break
+                peer = uplinks[other % len(nodes)]
+                if link != peer:
+                    for ways, one in ((ahead, link), (back, peer)):
+                        if one is not None:
+                            ways[one] = ways.get(one, 0.0) + phase.bytes / 2
+            for one in sorted(ahead.keys() | back.keys()):
+                there, here = ahead.get(one, 0.0), back.get(one, 0.0)
+                add(one, 2 * max(there, here), there + here)
+            return found
+        for first in range(0, len(nodes), phase.group):
+            group = uplinks[first : first + phase.group]
+            used = dict.fromkeys(group)
+            if len(used) < 2:
+                continue
+            for link in used:
+                if phase.shape == "ring":
+                    add(link, phase.bytes, phase.bytes)
+                else:
+                    inside = group.count(link)
+                    out = phase.bytes * inside * (len(group) - inside) / (len(group) - 1)
+                    add(link, out, out)
+        return found

@@ -1,0 +1,68 @@
+"""How busy the links between nodes and racks are over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.model.exchange import link_names
+from sim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
+from sim.results.network import series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.result import Result
+
+MOST_ROWS = 32
+
+
+def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
+    """Draw the utilization of each link over time, bright for busy; a line on top where two jobs or more share it.
+
+    Links that jobs shared come first, then the busiest; uplinks are named by their rack.
+    """
+    found = series(result.record)
+    if not found:
+        raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
+    end = result.end or 1.0
+    edges = np.linspace(0.0, end, bins + 1)
+    names, table = link_names(result.record.input.cluster), result.links.set_index("link")
+    order = sorted(found, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
+    shown = order[:MOST_ROWS]
+    busy = np.array([_means(found[link][0], found[link][1], edges) for link in shown])
+    shared = np.array([_means(found[link][0], found[link][2] > 1, edges) for link in shown])
+    if ax is None:
+        ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
+    mesh = ax.pcolormesh(
+        edges, np.arange(len(shown) + 1), 100 * np.minimum(busy, 1.0), cmap="cividis", vmin=0, vmax=100, linewidth=0,
+        rasterized=True,
+    )  # fmt: skip
+    for row, together in enumerate(shared):
+        for place in np.flatnonzero(together > 0.5):
+            ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")
+    ax.invert_yaxis()
+    ax.set_yticks([row + 0.5 for row in range(len(shown))], [plain(short(names[link], 30)) for link in shown],
+                  fontsize=7 if len(shown) > 20 else 8.5)  # fmt: skip
+    ax.tick_params(axis="y", length=0, colors=INK)
+    time_axis(ax, 0.0, end)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
+    bar.outline.set_visible(False)
+    bar.set_label("rate in use (%), red: shared", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8, length=0)
+    more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
+    title(ax, describe(result) + more)
+    return ax
+
+
+def _means(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Of steps that hold from each time to the next, means between the edges; 0 before the first."""
+    passed = np.concatenate([[0.0], np.cumsum(np.diff(time) * value[:-1])])
+    last = passed[-1] + np.maximum(0.0, edges - time[-1]) * value[-1]
+    whole = np.where(edges >= time[-1], last, np.interp(edges, time, passed))
+    found: np.ndarray = np.diff(whole) / np.diff(edges)
+    return found
