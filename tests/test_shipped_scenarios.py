@@ -954,6 +954,19 @@ def test_prefill_and_decode_apart():
     states(name, "further token takes 71.9 ms", 1e3 * slow.metric("tpot_p99"))
 
 
+def test_splitwise():
+    found = runs("splitwise").tasks.sort_values("arrival")
+    states("splitwise", "take 1.744743, 0.499255 and 0.781873 s", *found["response"])
+    states("splitwise", "the first token 0.649598, 0.251964 and 0.251964 s", *found["ttft"])
+
+
+def test_braun():
+    best, found = 7_358_942.8, runs("braun").metric("makespan")
+    above = 100 * (found / best - 1)
+    states("braun", "makespan is 7,428,569 s, 0.95 % above the best known (7,358,942.8)", found, above, best)
+    states("braun", "it is 15 % above", 100 * (runs("braun", "min_min").metric("makespan") / best - 1))
+
+
 @pytest.mark.slow
 def test_vtc():
     """Mean times to the first token of client 0 here; those of the real server are in its log."""
