@@ -139,7 +139,7 @@ def ratios(rows: pd.DataFrame) -> tuple[float, float]:
     return float(known.mean()), float(known.max())
 
 
-def difference(row: Mapping[str, Any], tolerance: Tolerance, unit: str = "") -> str:
+def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
     """How far a row of the comparison is from the paper's figure, for people."""
     if row["difference"] != row["difference"]:
         return "–"
