@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from sim.gallery import Entry, Outcome, entries
-from sim.gallery.outcome import number, recorded, sentence
+from sim.gallery.outcome import difference, number, ratios, recorded, sentence
 from sim.gallery.schema import Table
 
 HERE = Path(__file__).parent
@@ -100,7 +100,10 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         yield f"{good} of {len(rows)} figures are within the tolerance ({table.tolerance.text}).{tail}"
         return
     axes = [axis for axis in table.axes if axis in rows and rows[axis].notna().any()]
-    yield f"Tolerance: {table.tolerance.text}.{tail}"
+    told = ""
+    if table.tolerance.mean_ratio is not None:
+        told = " Mean ratio {:.4f}, largest {:.4f}.".format(*ratios(rows))
+    yield f"Tolerance: {table.tolerance.text}.{told}{tail}"
     yield ""
     yield "| " + " | ".join([*axes, "figure", "paper", "hetsim", "difference", "within"]) + " |"
     yield "| --- " * (len(axes) + 5) + "|"
@@ -111,10 +114,9 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         paper = "–" if row["paper"] != row["paper"] else number(row["paper"]) + spread + unit
         if table.tolerance.shape and paper != "–":
             paper = f"place {number(row['paper'])}"
-        difference = "–" if row["difference"] != row["difference"] else number(row["difference"]) + unit
         within = "" if row["within"] is None or row["within"] != row["within"] else "yes" if row["within"] else "no"
         cells = [*(str(row[axis]) for axis in axes), value.label or row["value"], paper, number(row["hetsim"]) + unit]
-        yield "| " + " | ".join([*cells, difference, within]) + " |"
+        yield "| " + " | ".join([*cells, difference(row, table.tolerance, unit), within]) + " |"
 
 
 def _file(entry: Entry, table: Table) -> str:

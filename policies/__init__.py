@@ -30,6 +30,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "er_ls": "policies.dynamic.er_ls:ErLs",
         "f1": "policies.orders:f1",
         "fcfs": "policies.orders:fcfs",
+        "fcfs_rounds": "policies.dynamic.fcfs_rounds:FcfsRounds",
         "fcfs_skip": "policies.dynamic.fcfs_skip:FcfsSkip",
         "finish_time_fairness": "policies.dynamic.finish_time_fairness:FinishTimeFairness",
         "gandiva": "policies.dynamic.gandiva:Gandiva",

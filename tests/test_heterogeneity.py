@@ -12,6 +12,7 @@ from machines import Job, gpu_mode, simulate
 from scipy.optimize import linear_sum_assignment
 
 from policies.dynamic.allox import AlloX, Way, matching
+from policies.dynamic.fcfs_rounds import FcfsRounds
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
 from policies.dynamic.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
 from policies.dynamic.gandiva import Gandiva
@@ -237,7 +238,53 @@ def test_makespan_of_rounds_comes_near_the_program():
     assert 30 - 1e-6 <= record.finish.max() <= 32
 
 
-ROUNDS = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput, Isolated]
+def ends(policy, times, arrivals=None, count=2, **specs):
+    """When jobs of one type of device end, in their order."""
+    came = arrivals or [0.0] * len(times)
+    jobs = [Job([gpu_mode(OLD)], [time], arrival=at) for time, at in zip(times, came, strict=True)]
+    return simulate(NodeSpec(accelerators=((OLD, count),), **specs), jobs, policy).finish.tolist()
+
+
+@pytest.mark.parametrize("policy", [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput])
+def test_within_a_round_nothing_starts_if_told_so(policy):
+    """Two devices, rounds of 10 s: the first job ends at 2, and its device stands idle until 10."""
+    assert ends(policy(10.0), [2.0, 15.0, 3.0], [0, 0, 0.5]) == pytest.approx([2, 15, 5])
+    assert ends(policy(10.0, mid_round=False), [2.0, 15.0, 3.0], [0, 0, 0.5]) == pytest.approx([2, 15, 13])
+    # One that comes while a device is idle waits as well.
+    assert ends(policy(10.0, mid_round=False), [15.0, 3.0], [0, 1]) == pytest.approx([15, 13])
+
+
+def test_a_round_ends_early_where_nothing_runs():
+    assert ends(MaxMinFairness(10.0, mid_round=False), [2.0, 3.0], [0, 1], count=1) == pytest.approx([2, 5])
+    # The next one begins then: the third, which comes at 11, waits until 12.
+    found = ends(MaxMinFairness(10.0, mid_round=False), [2.0, 15.0, 1.0], [0, 1, 11], count=2)
+    assert found == pytest.approx([2, 17, 13])
+
+
+def test_first_come_first_served_in_rounds_moves_up_and_nothing_passes():
+    """The first has the new device until 20; then the second, half done on the old one, moves there."""
+    specs = [NodeSpec(accelerators=((OLD, 1),)), NodeSpec(accelerators=((NEW, 1),))]
+    modes = [gpu_mode(OLD), gpu_mode(NEW)]
+    record = simulate(specs, [Job(modes, [80.0, 20.0]), Job(modes, [40.0, 10.0])], FcfsRounds(10.0))
+    assert record.finish.tolist() == pytest.approx([20, 25])
+    blind = simulate(specs, [Job(modes, [80.0, 20.0]), Job(modes, [40.0, 10.0])], FcfsRounds(10.0, blind=True))
+    assert blind.finish.tolist() == pytest.approx([80, 10])
+    wide = NodeSpec(accelerators=((OLD, 2),))
+    jobs = [Job([gpu_mode(OLD)], [15.0]), Job([gpu_mode(OLD, 2)], [10.0]), Job([gpu_mode(OLD)], [1.0])]
+    assert simulate(wide, jobs, FcfsRounds(10.0)).finish.tolist() == pytest.approx([15, 30, 31])
+
+
+def test_equal_shares_with_spare_devices_are_fair_and_blind():
+    """Alone on two unlike devices it takes turns: 10 s of 30 and 10 s of 10 are more than the whole."""
+    specs = [NodeSpec(accelerators=((OLD, 1),)), NodeSpec(accelerators=((NEW, 1),))]
+    modes = [gpu_mode(OLD), gpu_mode(NEW)]
+    record = simulate(specs, [Job(modes, [300.0, 100.0])], Isolated(1.0, spare=True))
+    assert record.finish[0] == pytest.approx(150, abs=2)  # half of the time on each: 2 / (1/300 + 1/100)
+    # Three on two devices: nothing stands idle, where plain equal shares leave a third of the last seconds unused.
+    assert max(ends(Isolated(1.0, spare=True), [20.0, 20.0, 20.0])) == pytest.approx(30, abs=1)
+
+
+ROUNDS = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput, Isolated, FcfsRounds]
 
 
 @pytest.mark.slow

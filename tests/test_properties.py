@@ -30,7 +30,7 @@ GIVEN = ["learned"]
 """Schedulers that cannot be made without a file; see tests/test_learning.py."""
 SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS + GIVEN]
 PLACEMENTS = [None, *registry.policies("placement")]
-ROUNDS = {"round_length": [1.5, 360.0], "rule": ["ratio", "deficit"]}
+ROUNDS = {"round_length": [1.5, 360.0], "rule": ["ratio", "deficit"], "mid_round": [True, False]}
 PARAMETERS = {
     "afs": {"interval": [0.5, 50.0]},
     "conservative_backfill": {"depth": [0, 2, None]},
@@ -49,7 +49,8 @@ PARAMETERS = {
     "allox": {"alpha": [0.5, 1.0], "window": [2, 32]},
     "finish_time_fairness": {"round_length": [4.0, 360.0]},
     "gandiva": {"trial": [0.5, 60.0]},
-    "isolated": ROUNDS,
+    "fcfs_rounds": {**ROUNDS, "blind": [True, False]},
+    "isolated": {**ROUNDS, "spare": [True, False]},
     "max_min_fairness": ROUNDS,
     "max_throughput": ROUNDS,
     "min_makespan": ROUNDS,

@@ -32,9 +32,9 @@ class FinishTimeFairness(SideBySideScheduler):
 
     def __init__(
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1, pairs: bool = False,
-        threshold: Threshold = 1.0,
+        threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold)
+        super().__init__(round_length, rule, pairs, threshold, mid_round)
         self.levels = levels
 
     def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:

@@ -38,9 +38,9 @@ class MaxMinFairness(SideBySideScheduler):
 
     def __init__(
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 4, pairs: bool = False,
-        threshold: Threshold = 1.0,
+        threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold)
+        super().__init__(round_length, rule, pairs, threshold, mid_round)
         self.levels = levels
 
     def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:

@@ -41,9 +41,9 @@ class MaxThroughput(SideBySideScheduler):
 
     def __init__(
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None, pairs: bool = False,
-        threshold: Threshold = 1.0,
+        threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold)
+        super().__init__(round_length, rule, pairs, threshold, mid_round)
         self.costs = costs
         self.spare = costs is None
 

@@ -11,7 +11,9 @@ its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Pr
 Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
 types, as no job runs on two at once, and for `ratio`.
 Within a round what comes free goes to the waiting jobs in the same order, in any mode of theirs that fits, unless
-the policy wants devices to stand idle.
+the policy wants devices to stand idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, what
+comes free stands idle until the round ends, and jobs that come wait for the next one; a round ends early where nothing
+runs any more.
 Weakness: every change of hands costs its save and restore, so a round should be long against these; a job that has
 computed for less than half a round since its start is left alone.  Estimates are believed.
 Cost: a sort of all jobs, a pass over the nodes for each that changes hands, and the subclass's program, once a
@@ -96,6 +98,7 @@ class RoundScheduler(Scheduler):
 
     round_length: seconds from one change of hands to the next.
     rule: who is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
+    mid_round: may jobs start within a round, when they come or when devices come free?
     """
 
     spare = True
@@ -104,11 +107,12 @@ class RoundScheduler(Scheduler):
     moving = False
     """Do the fractions depend on more than which jobs and devices there are, so that every round has its own?"""
 
-    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio"):
+    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True):
         if not round_length > 0:
             raise ValueError(f"rounds of {round_length:g} s: a round has to last some time")
         self.round_length = round_length
         self.rule = rule
+        self.mid_round = mid_round
         self.jobs: dict[int, Job] = {}
         self._down: dict[int, None] = {}
         self._kinds: dict[str, int] = {}
@@ -156,16 +160,21 @@ class RoundScheduler(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.jobs:
             return
-        if view.now >= self._next:
+        begins = view.now >= self._next or self._ended_early()
+        if begins:
             self._next = view.now + self.round_length
             self._account(view)
             if self._stale or (self.moving and not self._content()):
                 self._set_targets(view)
             if not (self.spare and self._content()):
                 yield from self._change_hands(view)
-        if self.spare:
+        if self.spare and (begins or self.mid_round):
             yield from self._fill(view)
         yield Wait(until=self._next)
+
+    def _ended_early(self) -> bool:
+        """Has all that was started in this round ended, so that nothing could start before its end?"""
+        return not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
 
     # Fractions --------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,10 @@ class SideBySideScheduler(RoundScheduler):
     """
 
     def __init__(
-        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", pairs: bool = False, threshold: Threshold = 1.0
-    ):
-        super().__init__(round_length, rule)
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", pairs: bool = False, threshold: Threshold = 1.0,
+        mid_round: bool = True,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, mid_round)
         self.pairs = pairs
         self.labels = Labels(threshold)
         self._parted: list[PairedJob] = []

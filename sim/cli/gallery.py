@@ -162,12 +162,16 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
         for row in mine.to_dict("records"):
             value = table.values[row["value"]]
             unit = f" {value.unit}" if value.unit else ""
-            figures = [outcomes.number(row[key]) for key in ("paper", "hetsim", "difference")]
+            figures = [outcomes.number(row[key]) for key in ("paper", "hetsim")]
             texts = [text if text == "–" else text + unit for text in figures]
+            texts.append(outcomes.difference(row, table.tolerance, unit))
             if table.tolerance.shape and figures[0] != "–":
                 texts[0] = f"place {figures[0]}"
             rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
-        lines += [f"{table.title or table.name} (tolerance: {table.tolerance.text})", ""]
+        told = f"tolerance: {table.tolerance.text}"
+        if table.tolerance.mean_ratio is not None:
+            told += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
+        lines += [f"{table.title or table.name} ({told})", ""]
         lines += [*terminal.table(rows, right=range(len(axes) + 1, len(axes) + 4)), ""]
     lines += terminal.wrapped(outcomes.sentence(comparison) + f"; {_time(found.seconds)}.")
     for text in (expected.property, expected.differences):

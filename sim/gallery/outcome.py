@@ -77,6 +77,8 @@ class Outcome:
                         **judged(paper, ours, table.tolerance),
                     }
                 )
+        if table.tolerance.mean_ratio is not None:
+            on_average(found_rows, table.tolerance.mean_ratio)
         if table.tolerance.shape and shown:
             in_order(found_rows, [axis for axis in shown if axis != (table.across or shown[-1])])
         return found_rows
@@ -118,6 +120,34 @@ def judged(
     }  # fmt: skip
 
 
+def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
+    """Whether the ratios to the paper's figures are at most so much in the mean, which all rows of a value share."""
+    for value in dict.fromkeys(row["value"] for row in rows):
+        known = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
+        ratios = [row["hetsim"] / row["paper"] for row in known]
+        if not ratios or any(math.isnan(ratio) for ratio in ratios):
+            continue  # some were not run
+        mean = math.fsum(ratios) / len(ratios)
+        for row in known:
+            row["within"] = mean <= bound * (1 + 1e-9)
+            row["allowed"] = abs((bound - 1) * row["paper"])
+
+
+def ratios(rows: pd.DataFrame) -> tuple[float, float]:
+    """Mean and largest ratio to the paper's figures."""
+    known = rows["hetsim"] / rows["paper"]
+    return float(known.mean()), float(known.max())
+
+
+def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
+    """How far a row of the comparison is from the paper's figure, for people."""
+    if row["difference"] != row["difference"]:
+        return "–"
+    if tolerance.mean_ratio is not None:
+        return f"{100 * row['difference'] / row['paper']:+.2f} %"
+    return number(row["difference"]) + unit
+
+
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
     """Where the paper has places and no figures: whether each row is on the right side of all others of its group."""
     known = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
@@ -136,7 +166,7 @@ def allowance(
     """How far the figure may be away, and whether it is no farther; None where nothing is to be said."""
     figure, spread = paper
     mean, deviation, runs = ours
-    if math.isnan(figure) or math.isnan(mean) or tolerance.shape:
+    if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:
         return math.nan, None
     if tolerance.at_most:
         return 0.0, mean <= figure * (1 + 1e-9)

@@ -101,6 +101,8 @@ class Tolerance(Model):
     """At most so many standard deviations of the authors' seeds away."""
     at_most: bool = False
     """The figure is a bound that may not be exceeded."""
+    mean_ratio: Annotated[float, Field(gt=0)] | None = None
+    """The figures are the best known, and the mean ratio to them over the whole table is at most this."""
     interval: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The confidence interval of the replications, at this level, covers it."""
     shape: bool = False
@@ -109,9 +111,9 @@ class Tolerance(Model):
     @model_validator(mode="after")
     def _one(self) -> Tolerance:
         given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.at_most,
-                 self.interval is not None, self.shape]  # fmt: skip
+                 self.mean_ratio is not None, self.interval is not None, self.shape]  # fmt: skip
         if sum(given) != 1:
-            raise ValueError("give one of absolute, relative, deviations, at_most, interval, shape")
+            raise ValueError("give one of absolute, relative, deviations, at_most, mean_ratio, interval, shape")
         return self
 
     @property
@@ -123,6 +125,8 @@ class Tolerance(Model):
             return f"± {100 * self.relative:g} %"
         if self.deviations is not None:
             return f"± {self.deviations:g} standard deviations of the authors' seeds"
+        if self.mean_ratio is not None:
+            return f"a mean ratio of at most {self.mean_ratio:g} to the best known"
         if self.interval is not None:
             return f"inside the {100 * self.interval:g} % interval"
         return "at most" if self.at_most else "the same order"
