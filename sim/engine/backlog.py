@@ -8,15 +8,15 @@ through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.engine.launch import Launch
+from sim.engine.requests import Sliced
+from sim.engine.state import RunState
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 Key = tuple[str, str, str]
 """Kind and name of the device type, and the class: device types themselves are slow to hash."""
@@ -82,8 +82,11 @@ class Running:
 class Backlog:
     """What waits and what runs, by kind."""
 
-    def __init__(self, simulation: Simulation):
-        self.simulation = simulation
+    def __init__(self, state: RunState, slices: Sequence[Sliced], remaining: Callable[[Launch], float]):
+        """slices: queues that keep no objects; `remaining`: estimated seconds that a launch has left."""
+        self.state = state
+        self.slices = slices
+        self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
         self._counted: dict[tuple[str | None, str | None], list[list[Any]]] = {}
@@ -92,8 +95,8 @@ class Backlog:
         """The same by best mode."""
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
-        simulation.waiting = Watched(simulation.waiting, self.waits, self.leaves)
-        simulation.running = Watched(simulation.running, self.runs, self.ends)
+        state.waiting = Watched(state.waiting, self.waits, self.leaves)
+        state.running = Watched(state.running, self.runs, self.ends)
 
     # What happens ---------------------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class Backlog:
     # Questions ------------------------------------------------------------------------------------------------
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        now, remaining = self.simulation.clock._now, self.simulation.view.remaining_of
+        now, remaining = self.state.clock._now, self.remaining
         total = math.fsum(task.shortest_remaining for task in self._requests(kind, class_))
         for key in _matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
@@ -171,7 +174,7 @@ class Backlog:
 
     def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
         """Waiting requests that have never started, of queues that keep no objects.  Linear in their number."""
-        found = [task for queue in self.simulation.view._slices for task in queue.fresh()]
+        found = [task for queue in self.slices for task in queue.fresh()]
         return [task for task in found if _matching([self._key_of(task)], kind, class_)]
 
     @staticmethod

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from sim.engine.budgets import Budget
 from sim.engine.holdings import GpuState
 from sim.engine.launch import BEFORE, COMPUTE
 from sim.engine.requests import Sliced
+from sim.engine.serving import Serving
+from sim.engine.state import RunState, launches_on
 from sim.errors import InvariantError
 from sim.model.cluster import WHOLE, Partition
 from sim.model.record import COMPLETED, UNFINISHED
 from sim.model.tasks import RUNNING, WAITING
 
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
-
 
 class Checker:
     """Recounts what the engine keeps incrementally and compares."""
 
-    def __init__(self, simulation: Simulation):
-        self.simulation = simulation
+    def __init__(self, state: RunState, serving: Serving | None):
+        self.state = state
+        self.serving = serving
         self.checks = 0
         self._last_now = -math.inf
 
@@ -33,66 +32,66 @@ class Checker:
         self._capacity()
         self._stages()
         self._items()
-        if self.simulation.serving is not None:
-            for complaint in self.simulation.serving.complaints():
+        if self.serving is not None:
+            for complaint in self.serving.complaints():
                 self._require(False, complaint)
         if self.checks % 64 == 1:
             self._columns()
 
     def _require(self, condition: bool, what: str) -> None:
         if not condition:
-            raise InvariantError(f"t = {self.simulation.clock._now:g} s: {what}")
+            raise InvariantError(f"t = {self.state.clock._now:g} s: {what}")
 
     def _time(self) -> None:
-        now = self.simulation.clock._now
+        now = self.state.clock._now
         self._require(now >= self._last_now, f"time ran backwards from {self._last_now:g} s")
         self._last_now = now
 
     def _tasks(self) -> None:
         """Every task that has arrived is in exactly one place."""
-        simulation = self.simulation
-        in_launches = simulation.iterating
+        state = self.state
+        in_launches = state.iterating
         seen: set[int] = set()
-        for launch in simulation.running.values():
+        for launch in state.running.values():
             in_launches += launch.count
             for task in launch._tasks or ():
                 self._require(task.state == RUNNING, f"{task} is in a launch but not marked running")
                 self._require(task._launch is launch, f"{task} does not know its launch")
                 self._require(task.index not in seen, f"{task} runs twice")
                 seen.add(task.index)
-        for row, task in simulation.waiting.items():
+        for row, task in state.waiting.items():
             self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
             self._require(row not in seen, f"{task} waits and runs")
             seen.add(row)
-        blocked = 0 if simulation.graph is None else len(simulation.graph.blocked)
-        sent = sum(1 for status in simulation._status if status >= UNFINISHED) if self.checks % 64 == 1 else None
+        blocked = 0 if state.graph is None else len(state.graph.blocked)
+        sent = sum(1 for status in state.recorder.status if status >= UNFINISHED) if self.checks % 64 == 1 else None
         if sent is not None:
-            slices = [queue for queue in simulation.queues if isinstance(queue, Sliced)]
+            slices = [queue for queue in state.queues if isinstance(queue, Sliced)]
             if slices:
-                taken = sum(queue.head_at - len(queue.back) for queue in slices) - simulation.ended
+                taken = sum(queue.head_at - len(queue.back) for queue in slices) - state.ended
                 answering = any(queue.service.response_delay for queue in slices)
                 self._require(taken == in_launches or (answering and taken > in_launches), "a request was lost")
                 return
-            deferred = sum(1 for status in simulation._status if status == UNFINISHED)
-            deferred -= len(simulation.waiting) + in_launches + blocked
+            deferred = sum(1 for status in state.recorder.status if status == UNFINISHED)
+            deferred -= len(state.waiting) + in_launches + blocked
             self._require(deferred >= 0, "more tasks in the system than have arrived")
             self._require(
-                sent == simulation.ended + len(simulation.waiting) + in_launches + blocked + deferred,
+                sent == state.ended + len(state.waiting) + in_launches + blocked + deferred,
                 "a task was lost",
             )
-            elsewhere = simulation.admission is not None or bool(simulation.queues)
-            self._require(deferred in (0, simulation.deferred) or elsewhere, "a task is neither here nor there")
+            elsewhere = state.input.admission is not None or bool(state.queues)
+            self._require(deferred in (0, state.deferred) or elsewhere, "a task is neither here nor there")
 
     def _capacity(self) -> None:
         """What is free plus what launches hold is what there is."""
-        simulation = self.simulation
-        capacity = simulation.capacity
+        state = self.state
+        capacity = state.capacity
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        placements = [launch.placement for launch in simulation.running.values()]
-        if simulation.serving is not None:
-            placements += [replica.placement for replica in simulation.serving.replicas]
+        placements = [launch.placement for launch in state.running.values()]
+        if self.serving is not None:
+            placements += [replica.placement for replica in self.serving.replicas]
         used: dict[Partition, Budget] = {}
         for placement in placements:
             mode = placement.mode
@@ -133,9 +132,9 @@ class Checker:
 
     def _stages(self) -> None:
         """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
-        simulation = self.simulation
-        now = simulation.clock._now
-        for launch in simulation.running.values():
+        state = self.state
+        now = state.clock._now
+        for launch in state.running.values():
             table = launch.table
             if table is None:
                 continue
@@ -145,62 +144,62 @@ class Checker:
             if table.stage(now) == COMPUTE:
                 self._require(0 <= table.left <= table.total * (1 + 1e-9), f"{launch.task} has impossible work left")
                 self._require(0 <= table.rate < math.inf, f"{launch.task} computes at rate {table.rate}")
-        for state in simulation.capacity.of:
-            if isinstance(state, GpuState):
-                self._lane(state, now)
+        for gpu in state.capacity.of:
+            if isinstance(gpu, GpuState):
+                self._lane(gpu, now)
 
-    def _lane(self, state: GpuState, now: float) -> None:
-        lane = state.lane
+    def _lane(self, gpu: GpuState, now: float) -> None:
+        lane = gpu.lane
         tables = [launch.table for launch in lane.flights]
         computing = [launch for launch in lane.flights if launch.table.stage(now) == COMPUTE]
         if lane.group is not None:
             computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
         share = sum(launch.placement.mode.share for launch in computing)
         if lane.group is not None:
-            self._require(share == lane.share, f"compute shares of {state.device} do not add up")
+            self._require(share == lane.share, f"compute shares of {gpu.device} do not add up")
         if not lane.sliced:
-            self._require(share <= WHOLE, f"the compute engine of {state.device} is oversubscribed")
-        self._require(all(launch.number in self.simulation.running for launch in lane.flights),
-                      f"something that is over is in flight on {state.device}")  # fmt: skip
+            self._require(share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed")
+        self._require(all(launch.number in self.state.running for launch in lane.flights),
+                      f"something that is over is in flight on {gpu.device}")  # fmt: skip
         for parts, owners in ((lane.uploads, len(tables) + lane.fetching), (lane.downloads, len(tables))):
             served = [part for part in parts if part.at <= now < part.until]
-            self._require(len(served) <= 1, f"a copy engine of {state.device} serves {len(served)} at once")
-            self._require(len(parts) <= owners, f"a copy engine of {state.device} serves a ghost")
+            self._require(len(served) <= 1, f"a copy engine of {gpu.device} serves {len(served)} at once")
+            self._require(len(parts) <= owners, f"a copy engine of {gpu.device} serves a ghost")
 
     def _items(self) -> None:
         """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
-        simulation = self.simulation
-        places = simulation.places
+        state = self.state
+        places = state.places
         if not places.items:
             return
-        for state in simulation.capacity.of:
-            if not isinstance(state, GpuState) or state.device.type.memory is None:
+        for gpu in state.capacity.of:
+            if not isinstance(gpu, GpuState) or gpu.device.type.memory is None:
                 continue
-            here = places.on(state.device)
-            held = sum(launch.placement.mode.gpu_memory for launch in simulation.launches_on(state.device))
-            if simulation.serving is not None and simulation.serving.serves(state.device):
+            here = places.on(gpu.device)
+            held = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
+            if self.serving is not None and self.serving.serves(gpu.device):
                 continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
             self._require(
-                held + pinned + state.room == state.device.type.memory, f"memory of {state.device} does not add up"
+                held + pinned + gpu.room == gpu.device.type.memory, f"memory of {gpu.device} does not add up"
             )
-            self._require(lying == here.unpinned, f"evictable bytes of {state.device} do not add up")
-            self._require(state.room - lying >= 0, f"memory of {state.device} is overfull")
+            self._require(lying == here.unpinned, f"evictable bytes of {gpu.device} do not add up")
+            self._require(gpu.room - lying >= 0, f"memory of {gpu.device} is overfull")
             copies = sum(
-                places.items[item].size for item, where in enumerate(places.where) if state.device.index in where
+                places.items[item].size for item, where in enumerate(places.where) if gpu.device.index in where
             )
             early = sum(
                 launch.placement.mode.gpu_memory
-                for launch in simulation.launches_on(state.device)
-                if launch.table is None or launch.table.stage(simulation.clock._now) != BEFORE
+                for launch in launches_on(state, gpu.device)
+                if launch.table is None or launch.table.stage(state.clock._now) != BEFORE
             )
             self._require(
-                copies + early <= state.device.type.memory,
-                f"{state.device} holds {copies + early:,} bytes, copies on their way out included",
+                copies + early <= gpu.device.type.memory,
+                f"{gpu.device} holds {copies + early:,} bytes, copies on their way out included",
             )
-        for launch in simulation.running.values():
-            if launch.table is None or launch.table.stage(simulation.clock._now) != COMPUTE:
+        for launch in state.running.values():
+            if launch.table is None or launch.table.stage(state.clock._now) != COMPUTE:
                 continue
             for device in launch.placement.devices:
                 for task in launch.tasks:
@@ -213,11 +212,11 @@ class Checker:
 
     def _columns(self) -> None:
         """Causality: nothing starts before it is ready or ends before it starts."""
-        simulation = self.simulation
-        if simulation.queues:
+        state = self.state
+        if state.queues:
             return  # these columns are written at the end of the run
-        recorder = simulation.recorder
-        arrivals = simulation.tasks.arrival
+        recorder = state.recorder
+        arrivals = state.tasks.arrival
         for row, status in enumerate(recorder.status):
             if status == COMPLETED:
                 self._require(

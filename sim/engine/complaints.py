@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from sim.errors import PolicyError
+from sim.engine.state import RunState
+from sim.errors import HetsimError, PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
 from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
-    from sim.engine.state import State
 
 STATES = {
     FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
@@ -25,7 +23,22 @@ def state_of(task: Task) -> str:
     return STATES[task.state]
 
 
-def raised(run: State, error: Exception, where: str) -> PolicyError:
+def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a policy's hook; what it raises becomes an error with an address."""
+    try:
+        return hook(*arguments)
+    except HetsimError:
+        raise
+    except Exception as error:
+        raise raised(run, error, getattr(hook, "__name__", "hook")) from error
+
+
+def illegal(run: RunState, what: str) -> PolicyError:
+    """The error that says what a policy may not do."""
+    return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s)')
+
+
+def raised(run: RunState, error: Exception, where: str) -> PolicyError:
     """A policy's own exception, with the innermost line."""
     line = ""
     trace = error.__traceback__
@@ -39,7 +52,7 @@ def raised(run: State, error: Exception, where: str) -> PolicyError:
     )
 
 
-def deadlock(run: Simulation) -> PolicyError:
+def deadlock(run: RunState) -> PolicyError:
     """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?"""
     if not run.waiting:
         return PolicyError(
@@ -60,7 +73,7 @@ def deadlock(run: Simulation) -> PolicyError:
     )
 
 
-def malformed(run: Simulation, decision: Any) -> str | None:
+def malformed(run: RunState, decision: Any) -> str | None:
     """What is wrong with the make of a decision (not with its legality), or None.
 
     Asked only after carrying it out raised: so that a slip of a policy is told apart from a defect of the engine.
@@ -88,7 +101,7 @@ def malformed(run: Simulation, decision: Any) -> str | None:
     return None
 
 
-def known(run: Simulation, device: Any) -> bool:
+def known(run: RunState, device: Any) -> bool:
     """Is this one of the cluster's own devices?"""
     devices = run.input.cluster.devices
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.engine.clock import FAULT, Later, Timer
+from sim.engine.complaints import call, illegal
+from sim.engine.completion import Completion
 from sim.engine.holdings import GpuState
+from sim.engine.interrupts import Interrupts
 from sim.engine.launch import RESTORE
+from sim.engine.launches import Launches
+from sim.engine.rounds import Rounds
+from sim.engine.serving import Serving
+from sim.engine.state import RunState, launches_on, lost_input
 from sim.model.cluster import Device
 from sim.model.record import FAILED
-from sim.model.tasks import BLOCKED, WAITING, Task
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+from sim.model.tasks import BLOCKED, WAITING
 
 
 class Devices:
-    """Changes of devices in one run.  `lost_items` are those that had a copy nowhere after a failure."""
+    """Changes of devices in one run."""
 
-    def __init__(self, run: Simulation):
-        self.run = run
-        self.lost_items: dict[int, None] = {}
+    def __init__(
+        self, state: RunState, rounds: Rounds, launches: Launches, completion: Completion, interrupts: Interrupts,
+        serving: Serving | None,
+    ):  # fmt: skip
+        self.run = state
+        self.rounds = rounds
+        self.launches = launches
+        self.completion = completion
+        self.interrupts = interrupts
+        self.serving = serving
         self.waking: dict[int, Timer] = {}
         """What ends the waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
         if not 0 <= device.index < len(states) or states[device.index].device is not device:
-            raise self.run.illegal(f"names {device}, which is not a device of this cluster")
+            raise illegal(self.run, f"names {device}, which is not a device of this cluster")
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
@@ -38,13 +49,13 @@ class Devices:
         now = run.clock._now
         log = run.recorder.device_log
         if wanted == "off":
-            busy = run.launches_on(device)
+            busy = launches_on(run, device)
             if isinstance(state, GpuState) and state.lane.fetching:
-                raise run.illegal(f"puts {device} to sleep while data are being brought there")
-            if run.serving is not None and run.serving.serves(device):
-                raise run.illegal(f"puts {device} to sleep while a replica of a language model holds it")
+                raise illegal(run, f"puts {device} to sleep while data are being brought there")
+            if self.serving is not None and self.serving.serves(device):
+                raise illegal(run, f"puts {device} to sleep while a replica of a language model holds it")
             if busy:
-                raise run.illegal(f"puts {device} to sleep while {busy[0].task} runs there")
+                raise illegal(run, f"puts {device} to sleep while {busy[0].task} runs there")
             waking = self.waking.pop(device.index, None)
             if waking is not None:
                 run.clock.cancel(waking)
@@ -59,7 +70,7 @@ class Devices:
                 state.normal = False
                 log.append((now, device.index, "sleep", 0.0))
                 run.capacity.changed(state)
-                run.call(run.scheduler.device, device, False)
+                call(run, run.scheduler.device, device, False)
         elif wanted in ("on", "wake"):
             if state.asleep and device.index not in self.waking:
                 state.ready_at = now + device.type.power.wake
@@ -75,11 +86,11 @@ class Devices:
                 self._open(device)
         else:
             if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
-                raise run.illegal(f"sets {device} to frequency {wanted!r}")
+                raise illegal(run, f"sets {device} to frequency {wanted!r}")
             if wanted != state.frequency:
-                launches = run.launches_on(device)
+                launches = launches_on(run, device)
                 for launch in launches:
-                    run.launches.materialise(launch)
+                    self.launches.materialise(launch)
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
@@ -87,9 +98,9 @@ class Devices:
 
     def _retime(self, device: Device, state: Any, launches: list[Any]) -> None:
         """The device runs at another speed, and so does what computes there."""
-        self.run.launches.retime(state, launches)
-        if self.run.serving is not None:
-            self.run.serving.rerate(device)
+        self.launches.retime(state, launches)
+        if self.serving is not None:
+            self.serving.rerate(device)
 
     def _open(self, device: Device) -> None:
         """A device that was asleep may be given launches from now on."""
@@ -98,23 +109,23 @@ class Devices:
         state.asleep = False
         state.normal = False
         run.capacity.changed(state)
-        run.call(run.scheduler.device, device, True)
+        call(run, run.scheduler.device, device, True)
 
     def _awake(self, device: Device) -> None:
         self._open(device)
-        self.run.changed("release")
+        self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
         run, state = self.run, self.state(device)
-        launches = run.launches_on(device)
+        launches = launches_on(run, device)
         for launch in launches:
-            run.launches.materialise(launch)
+            self.launches.materialise(launch)
         run.steady = False
         state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False
         self._retime(device, state, launches)
-        run.changed("change")
+        self.rounds.changed("change")
 
     def close(self, device: Device, closed: bool) -> None:
         """A device takes no new launches (before a maintenance), or takes them again; what runs there goes on."""
@@ -127,7 +138,7 @@ class Devices:
             one.asleep = closed
             one.normal = False
             run.capacity.changed(one)
-        run.changed("change" if closed else "release")
+        self.rounds.changed("change" if closed else "release")
 
     def set_up(self, device: Device, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired.
@@ -143,19 +154,19 @@ class Devices:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
-        for launch in {launch.number: launch for one in lost for launch in run.launches_on(one)}.values():
-            run.stop_launch(launch, keep=True, fault=True)
+        for launch in {launch.number: launch for one in lost for launch in launches_on(run, one)}.values():
+            self.interrupts.stop(launch, keep=True, fault=True)
         if not up and run.places.items:
             for one in lost:
                 self._lose_data(one)
         run.capacity.changed(state)
-        if run.serving is not None:
+        if self.serving is not None:
             if up:
-                run.serving.refill()
+                self.serving.refill()
             else:
-                run.serving.lose(lost)
-        run.call(run.scheduler.device, device, up)
-        run.changed("release" if up else "change")
+                self.serving.lose(lost)
+        call(run, run.scheduler.device, device, up)
+        self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
         """Copies on a failed device are gone; who still needs an item without any other copy fails.
@@ -167,22 +178,15 @@ class Devices:
         if device.type.kind == "cpu":
             return
         items = run.places.lose(device)
-        self.lost_items.update(dict.fromkeys(items))
+        run.lost_items.update(dict.fromkeys(items))
         if not items:
             return
         for launch in list(run.running.values()):
             early = launch.table is not None and launch.table.stage(run.clock._now) < RESTORE
-            if early and any(self.lost_input(task) is not None for task in launch.tasks):
-                run.stop_launch(launch, keep=True, fault=True)
+            if early and any(lost_input(run, task) is not None for task in launch.tasks):
+                self.interrupts.stop(launch, keep=True, fault=True)
         blocked = [] if run.graph is None else list(run.graph.blocked.values())
         for task in [*run.waiting.values(), *blocked]:
-            lost = self.lost_input(task)
+            lost = lost_input(run, task)
             if lost is not None and task.state in (WAITING, BLOCKED):
-                run.end_task(task, FAILED, f"its input {lost} was lost with {device}")
-
-    def lost_input(self, task: Task) -> str | None:
-        """The name of an item the task reads that nobody has any more and nobody will write again."""
-        for item in task.reads:
-            if item in self.lost_items and not self.run.places.where[item] and item not in task.writes:
-                return self.run.places.items[item].name
-        return None
+                self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")

@@ -83,7 +83,9 @@ class Ends:
         self.view = view
         self.capacity = view._capacity
         self.capacity.noting = True
-        self.simulation = view._simulation
+        self.state = view._state
+        self.stops = view._stops
+        self.language = bool(self.state.input.language)
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
         self._expected: list[tuple[float, int]] = []
@@ -99,8 +101,8 @@ class Ends:
         self._generation = -1
         self._position = 0
         self._countable = True
-        tasks = self.simulation.tasks
-        shapes = [] if tasks.estimate is not tasks.time or self.simulation.serving is not None else tasks.shapes
+        tasks = self.state.tasks
+        shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
         self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
         """Does every launch end when it is expected to, unless it is stopped, and can every one be counted?"""
         self._stops = 0
@@ -108,12 +110,12 @@ class Ends:
 
     @property
     def running(self) -> dict[int, Launch]:
-        return self.simulation.running
+        return self.state.running
 
     def as_known(self) -> bool:
         """As `known`, for questions about what was found before: where nothing can end early or late, launches need
         not be looked at before a time is asked for."""
-        return self._exact and self._stops == self.simulation.stops.count or self.known()
+        return self._exact and self._stops == self.stops.count or self.known()
 
     def known(self) -> bool:
         """Take note of what has happened; False if something runs whose room cannot be counted."""
@@ -122,8 +124,8 @@ class Ends:
             if launch.number <= last:
                 break
             fresh.append(launch)
-        self._last = self.simulation.last_launch
-        stopped, self._stops = self._stops != self.simulation.stops.count, self.simulation.stops.count
+        self._last = self.state.last_launch
+        stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact, expected = self._exact, self._expected
         for launch in reversed(fresh):  # as they started
             if exact and launch.table is None:
@@ -155,7 +157,7 @@ class Ends:
                 self._overdue.add(number)
             self._early.discard(number)
         # Replicas of language models hold and free devices, and are no launches.
-        return self._total() == len(running) and self.simulation.serving is None
+        return self._total() == len(running) and not self.language
 
     def _total(self) -> int:
         return len(self._expected) - len(self._early) + len(self._overdue)
@@ -167,7 +169,7 @@ class Ends:
         if self._generation != self.capacity.log_generation:
             changed = range(len(self.on))
         for node in changed:
-            void = self.simulation.serving is not None
+            void = self.language
             for end, number, _ in self.on[node]:
                 if number not in running:
                     self._overdue.discard(number)

@@ -8,17 +8,18 @@ nothing waits, runs or is to come the run ends, whatever is still to break.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.engine.clock import FAULT, Later
-from sim.engine.complaints import deadlock
+from sim.engine.complaints import call, deadlock
+from sim.engine.devices import Devices
 from sim.engine.draws import Draws
+from sim.engine.rounds import Rounds
+from sim.engine.serving import Serving
+from sim.engine.state import RunState
 from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 BLOCK = 16
 """Times drawn at once: devices fail rarely."""
@@ -43,8 +44,13 @@ class Ailing:
 class FaultInjector:
     """Brings the faults of a run about."""
 
-    def __init__(self, run: Simulation, faults: list[Faults]):
-        self.run = run
+    def __init__(
+        self, state: RunState, rounds: Rounds, devices: Devices, serving: Serving | None, faults: list[Faults]
+    ):  # fmt: skip
+        self.run = state
+        self.rounds = rounds
+        self.devices = devices
+        self.serving = serving
         self._ailments: dict[int, int] = {}
         """How many reasons a device has to be down, by index."""
         self._idle = 0
@@ -66,13 +72,15 @@ class FaultInjector:
     def _look_whether_hopeless(self) -> None:
         """A policy that starts nothing would let faults go on for ever."""
         run = self.run
-        serving = run.iterating and run.serving is not None and bool(run.serving.replicas)
+        serving = run.iterating and self.serving is not None and bool(self.serving.replicas)
         if run.running or run.sources.to_come or run.deferred or run.requests_left or serving:
             self._idle = 0
             return
         self._idle += 1
         if self._idle > IDLE_LIMIT:
-            raise run.unanswered() if run.iterating else deadlock(run)
+            if run.iterating and self.serving is not None:
+                raise self.serving.unanswered()
+            raise deadlock(run)
 
     # Processes ------------------------------------------------------------------------------------------------
 
@@ -105,7 +113,7 @@ class FaultInjector:
 
     def _event(self, event: FaultEvent) -> None:
         if event.what == "slow":
-            self.run.devices.set_slowdown(self.run.input.cluster.devices[event.device], event.factor)
+            self.devices.set_slowdown(self.run.input.cluster.devices[event.device], event.factor)
         elif event.what == "down":
             self._ail(event.device, None)
         else:
@@ -119,10 +127,10 @@ class FaultInjector:
     def _announce(self, window: Maintenance) -> None:
         devices = self.run.input.cluster.devices
         for index in window.devices:
-            self.run.call(self.run.scheduler.announced, devices[index], window.start, window.end)
+            call(self.run, self.run.scheduler.announced, devices[index], window.start, window.end)
             if window.drain:
-                self.run.devices.close(devices[index], True)
-        self.run.changed("change")
+                self.devices.close(devices[index], True)
+        self.rounds.changed("change")
 
     def _begin_maintenance(self, window: Maintenance) -> None:
         for index in window.devices:
@@ -131,23 +139,23 @@ class FaultInjector:
     def _end_maintenance(self, window: Maintenance) -> None:
         for index in window.devices:
             if window.drain:
-                self.run.devices.close(self.run.input.cluster.devices[index], False)
+                self.devices.close(self.run.input.cluster.devices[index], False)
             self._heal(index, None)
 
     def _ail(self, index: int, factor: float | None) -> None:
         device = self.run.input.cluster.devices[index]
         if factor is not None:
-            self.run.devices.set_slowdown(device, factor)
+            self.devices.set_slowdown(device, factor)
             return
         reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
         if reasons == 1:
-            self.run.devices.set_up(device, False)
+            self.devices.set_up(device, False)
 
     def _heal(self, index: int, factor: float | None) -> None:
         device = self.run.input.cluster.devices[index]
         if factor is not None:
-            self.run.devices.set_slowdown(device, 1.0)
+            self.devices.set_slowdown(device, 1.0)
             return
         reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
         if not reasons:
-            self.run.devices.set_up(device, True)
+            self.devices.set_up(device, True)

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.engine.clients import Clients
 from sim.engine.clock import FINISH, TIMER, Later, Timer
+from sim.engine.complaints import raised
 from sim.engine.generation import OVER, QUEUED, Generation
 from sim.engine.iterating import Replica
 from sim.engine.links import Flow
-from sim.errors import PolicyError, Problem, ScenarioError
+from sim.engine.rounds import Rounds
+from sim.engine.signals import Signals
+from sim.engine.state import RunState
+from sim.errors import HetsimError, PolicyError, Problem, ScenarioError
 from sim.model.cluster import Device
 from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
 from sim.model.tasks import RUNNING, Task
-
-if TYPE_CHECKING:
-    from sim.engine.serving import Serving
 
 NAN = math.nan
 
@@ -32,22 +33,28 @@ NAN = math.nan
 class Fleet:
     """One service: its replicas, their router, and as many of them as the load calls for."""
 
-    def __init__(self, serving: Serving, service: LanguageService, batching: Any, routing: Any):
-        self.serving = serving
-        self.simulation = simulation = serving.simulation
+    def __init__(
+        self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
+        service: LanguageService, batching: Any, routing: Any, checked: bool,
+    ):  # fmt: skip
+        """`devices_free`: is told when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        self.state = state
+        self.rounds = rounds
+        self.signals = signals
+        self.devices_free = devices_free
+        self.checked = checked
         self.service = service
         self.batching = batching
         self.routing = routing
-        self.clock = simulation.clock
-        self.links = simulation.links
-        self.recorder = simulation.recorder
-        self.call: Callable[..., Any] = simulation.call
-        self.random = simulation.input.random.stream("routing", service.name)
+        self.clock = state.clock
+        self.links = state.links
+        self.recorder = state.recorder
+        self.random = state.input.random.stream("routing", service.name)
         self.mode = service.shape.modes[0]
         self.watts = self.mode.type.power.busy - self.mode.type.power.idle
-        extra = simulation.tasks.extra
+        extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
-        self.names = simulation.tasks.hash_ids if service.prefix_block else None
+        self.names = state.tasks.hash_ids if service.prefix_block else None
         recorder = self.recorder
         self.first_tokens = recorder.first_tokens()
         self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
@@ -79,14 +86,14 @@ class Fleet:
         if replica is None:
             gpus = f"{self.mode.gpus:g} × {self.mode.type.name}"
             text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
-            others = self.simulation.input.language
+            others = self.state.input.language
             taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
             hint = "give the cluster more devices, or this service fewer replicas"
             raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
         return replica
 
     def _new(self, prefills_only: bool = False) -> Replica | None:
-        capacity = self.simulation.capacity
+        capacity = self.state.capacity
         placement = capacity.first(self.mode)
         if placement is None:
             return None
@@ -101,7 +108,7 @@ class Fleet:
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:
-            state = self.simulation.capacity.of[device.index]
+            state = self.state.capacity.of[device.index]
             slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
             rate = min(rate, state.frequency / slowdown)
             power += state.frequency**3
@@ -121,10 +128,10 @@ class Fleet:
         need = -(-(prompt + (longest if self.batching.reserves else output) - 1) // service.block)
         if need > service.blocks:
             reason = f"needs {need:,} KV blocks, a replica has {service.blocks:,}"
-            self.simulation.end_task(task, REJECTED, reason)
+            self.signals.task_ended(task, REJECTED, reason)
             return
         self.requests[row] = request
-        self.simulation.iterating += 1
+        self.state.iterating += 1
         if self.clients is not None:
             self.clients.watch(request)
         self.refill()
@@ -214,8 +221,8 @@ class Fleet:
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
             recorder.finish[row], recorder.status[row] = now, COMPLETED
-            self.simulation.iterating -= 1
-            self.simulation.generated(request.task)
+            self.state.iterating -= 1
+            self.signals.generated(request.task)
         if self.service.scaling is not None:
             self._scale()
 
@@ -226,13 +233,13 @@ class Fleet:
             return
         del self.answered[row]
         self.recorder.finish[row], self.recorder.status[row] = self.clock._now, COMPLETED
-        self.simulation.iterating -= 1
-        self.simulation.generated(task)
+        self.state.iterating -= 1
+        self.signals.generated(task)
 
     def aborted(self, task: Task) -> None:
         """Its client has aborted it, and no replica has it any more."""
         self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
-        self.simulation.end_task(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
+        self.signals.task_ended(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
         if self.service.scaling is not None:
             self._scale()
 
@@ -245,10 +252,10 @@ class Fleet:
         """A request ends without its last token: it has lost patience, or its client has aborted it."""
         if task.index in self.answered:
             del self.answered[task.index]
-            self.simulation.iterating -= 1
+            self.state.iterating -= 1
         request = self.requests.pop(task.index, None)
         if request is not None:
-            self.simulation.iterating -= 1
+            self.state.iterating -= 1
             if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
                 assert request.replica is not None
                 request.replica.forget(request)
@@ -321,7 +328,7 @@ class Fleet:
                 self.missing.append(replica.prefills_only)
         for replica in failed:
             orphans.update((request.row, request) for request in replica.fail())
-            self.simulation.capacity.give(replica.placement, replica)
+            self.state.capacity.give(replica.placement, replica)
         for row, request in self.requests.items():
             if request.source in failed and row in orphans:
                 request.begin_anew(self.clock._now)
@@ -365,15 +372,15 @@ class Fleet:
         if replica.draining and resting and replica in self.replicas:
             replica.close(self.clock._now, LAUNCH_COMPLETED)
             self.replicas.remove(replica)
-            self.simulation.capacity.give(replica.placement, replica)
-            self.serving.refill()
-            self.simulation.changed("release")
+            self.state.capacity.give(replica.placement, replica)
+            self.devices_free()
+            self.rounds.changed("release")
 
     # Rows -----------------------------------------------------------------------------------------------------
 
     def number_launch(self) -> int:
-        self.simulation.last_launch += 1
-        return self.simulation.last_launch
+        self.state.last_launch += 1
+        return self.state.last_launch
 
     def write(
         self, replica: Replica, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float,
@@ -407,8 +414,17 @@ class Fleet:
         seconds = request.seconds if replica is None else replica.part_of(request)
         self.energy[row] = seconds * self.mode.width * self.watts
 
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a policy's hook, as `sim.engine.complaints.call` does: this is often."""
+        try:
+            return hook(*arguments)
+        except HetsimError:
+            raise
+        except Exception as error:
+            raise raised(self.state, error, getattr(hook, "__name__", "hook")) from error
+
     def boundary(self) -> None:
-        if self.simulation.checker is not None:
+        if self.checked:
             self.clock.round_due = True
 
     def illegal(self, what: str) -> PolicyError:

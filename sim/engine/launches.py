@@ -7,11 +7,10 @@ An accelerator's engines serve launches as `sim.engine.timetable` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sim.engine.capacity import Capacity
-from sim.engine.clock import FINISH, Clock
+from sim.engine.clock import FINISH
 from sim.engine.durations import work
 from sim.engine.holdings import GpuState, available_at
 from sim.engine.launch import (
@@ -28,54 +27,43 @@ from sim.engine.launch import (
     ShareGroup,
     Timetable,
 )
-from sim.engine.links import Links
-from sim.engine.places import Places, host
+from sim.engine.places import host
 from sim.engine.prefetch import Fetching
 from sim.engine.rates import Speeds
 from sim.engine.received import Received
-from sim.engine.recorder import Recorder
+from sim.engine.signals import Signals
+from sim.engine.state import RunState
 from sim.engine.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
 from sim.engine.transfers import Transfers, items_of, kept_there
 from sim.model.record import LAUNCH_COMPLETED
-from sim.model.tasks import Task, Tasks
+from sim.model.tasks import Task
 
 
 class Launches:
-    """Carries launches from their start to their end; `completed(launch, times)` is told when one has ended well."""
+    """Carries launches from their start to their end; `Signals.launch_completed` is told when one has ended well."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        capacity: Capacity,
-        links: Links,
-        places: Places,
-        recorder: Recorder,
-        tasks: Tasks,
-        completed: Callable[[Launch, tuple[float, ...]], None],
-        received: Received,
-    ):
+    def __init__(self, state: RunState, signals: Signals, received: Received):
+        clock, capacity, tasks = state.clock, state.capacity, state.tasks
         self.clock = clock
         self.capacity = capacity
-        self.links = links
-        self.places = places
-        self.recorder = recorder
-        self.completed = completed
+        self.links = state.links
+        self.places = state.places
+        self.recorder = state.recorder
+        self.signals = signals
         self.received = received
         self.speeds = Speeds(clock, capacity)
-        self.transfers = Transfers(clock, capacity, links, places, self._arrived, self._cleared, self._asked)
-        self.materialised: Callable[[Launch], None] | None = None
-        """Is told of launches that get a timetable in mid-flight."""
-        self.slowed: Callable[[Launch], None] | None = None
-        """Is told of launches that only computed so far and may end later than they were to."""
+        self.transfers = Transfers(
+            clock, capacity, state.links, state.places, self._arrived, self._cleared, self._asked
+        )  # fmt: skip
         modes = [mode for shape in tasks.shapes for mode in shape.modes if mode.gpus]
         tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
         ganged = {mode.type for mode in modes if mode.gpus > 1}
-        for state in capacity.of:
-            if isinstance(state, GpuState):
-                kind = state.device.type
+        for gpu in capacity.of:
+            if isinstance(gpu, GpuState):
+                kind = gpu.device.type
                 group = ShareGroup(self._group_due) if kind.sharing.kind in ("timeslice", "mps") else None
                 simple = group is None and kind not in tied
-                state.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
+                gpu.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
 
     # Start --------------------------------------------------------------------------------------------------
 
@@ -373,7 +361,7 @@ class Launches:
                 self.account(launch, table, times, now, 1.0, True)
             elif self.received.asked:
                 self.received.staged(launch.task, table.busy)
-        self.completed(launch, times)
+        self.signals.launch_completed(launch, times)
         launch._tasks = ()
 
     def release(self, launch: Launch, table: Timetable) -> None:
@@ -447,10 +435,11 @@ class Launches:
         power = mode.type.power
         table.busy_rate = mode.gpu_share or mode.millicores / 1000
         table.watts = table.busy_rate * (power.busy - power.idle)
-        if self.materialised is not None:
-            self.materialised(launch)
-        if self.slowed is not None:
-            self.slowed(launch)
+        signals = self.signals
+        if signals.materialised is not None:
+            signals.materialised(launch)
+        if signals.slowed is not None:
+            signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
         """A device's frequency or speed has changed; `launches` are those on it, all with a timetable."""

@@ -8,14 +8,12 @@ job is submitted again and its clock begins anew.  A task that ends at the very 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from sim.engine.clock import TIMER, Later, Timer
 from sim.engine.durations import work
-
-if TYPE_CHECKING:
-    from sim.engine.launch import Launch
-    from sim.engine.simulation import Simulation
+from sim.engine.launch import Launch
+from sim.engine.signals import Signals
+from sim.engine.state import RunState
 
 REASON = "time limit"
 
@@ -23,16 +21,17 @@ REASON = "time limit"
 class TimeLimits:
     """Watches launches of tasks with a limit; those that only compute, and will end in time, cost no event."""
 
-    def __init__(self, run: Simulation, grace: float):
-        self.run = run
+    def __init__(self, state: RunState, signals: Signals, grace: float):
+        self.clock = state.clock
+        self.signals = signals
         self.grace = grace
-        assert run.tasks.time_limit is not None
-        self.limit = run.tasks.time_limit
+        assert state.tasks.time_limit is not None
+        self.limit = state.tasks.time_limit
         self._used: dict[int, float] = {}
         """By row: seconds that earlier launches had."""
         self._timers: dict[int, Timer] = {}
         """By number of launch."""
-        run.launches.slowed = self.watch
+        signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
         """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
@@ -43,16 +42,16 @@ class TimeLimits:
         if launch.table is None and launch.decided + work(launch) <= end:
             return
         timer = self._timers[launch.number] = Later(self._due, launch)
-        self.run.clock.at(max(end, self.run.clock._now), TIMER, timer)
+        self.clock.at(max(end, self.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
         """A launch has ended; does the clock of its tasks go on where it stands?"""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
-            self.run.clock.cancel(timer)
+            self.clock.cancel(timer)
         for task in launch.tasks:
             if keep:
-                self._used[task.index] = self._used.get(task.index, 0.0) + self.run.clock._now - launch.decided
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
             else:
                 self._used.pop(task.index, None)
 
@@ -62,4 +61,4 @@ class TimeLimits:
 
     def _due(self, launch: Launch) -> None:
         del self._timers[launch.number]
-        self.run.kill(launch, REASON)
+        self.signals.kill(launch, REASON)

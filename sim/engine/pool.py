@@ -25,7 +25,7 @@ class PoolEnds:
     def __init__(self, view: EngineView):
         self.view = view
         self.capacity = view._capacity
-        self.running = view._simulation.running
+        self.running = view._state.running
         self.ends: list[tuple[float, int, int, int]] = []
         """(end, launch, type number, accelerators), of some launches that are over too."""
         self._last = 0
@@ -46,7 +46,7 @@ class PoolEnds:
             if launch.number <= self._last:
                 break
             fresh.append(launch)
-        self._last = self.view._simulation.last_launch
+        self._last = self.view._state.last_launch
         capacity = self.capacity
         for launch in fresh:
             mode = launch.placement.mode

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sim.engine.launch import Launch
+from sim.engine.state import RunState
 from sim.model.record import COMPLETED
 from sim.model.tasks import Task
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 
 class Received:
@@ -19,7 +15,7 @@ class Received:
     Sums by user are kept from the first question on, and made up for then.
     """
 
-    def __init__(self, run: Simulation):
+    def __init__(self, run: RunState):
         self.run = run
         self.by_user: dict[str, float] | None = None
         self.asked = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +21,11 @@ from sim.engine.links import Links
 from sim.model.batch_times import StageTable
 from sim.model.plan import Placement
 from sim.model.randomness import RandomTree
+from sim.model.record import RunInput
 from sim.model.service import Service
 from sim.model.tasks import Mode, Task, Tasks
 from sim.policy.batching import BatchTimes
 from sim.policy.contract import Requests
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 BLOCK = 8192
 """Arrivals held as Python numbers at once."""
@@ -436,12 +434,11 @@ class Taskwise(_Queue):
         return self._at(0).arrival
 
 
-def make_queues(simulation: Simulation, sliced: bool) -> list[Sliced | Taskwise]:
+def make_queues(run: RunInput, clock: Clock, links: Links, sliced: bool) -> list[Sliced | Taskwise]:
     """A queue for each service of the run."""
-    run = simulation.input
     kind = Sliced if sliced else Taskwise
     bell: dict[Any, bool] = {}
     return [
-        kind(number, service, run.tasks, simulation.clock, run.random, simulation.links, bell)
+        kind(number, service, run.tasks, clock, run.random, links, bell)
         for number, service in enumerate(run.services)
     ]

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.engine.fleet import Fleet
 from sim.engine.generation import LOADING, OVER, QUEUED
 from sim.engine.iterating import Replica
+from sim.engine.rounds import Rounds
+from sim.engine.signals import Signals
+from sim.engine.state import RunState
+from sim.errors import RunError
 from sim.model.cluster import Device
 from sim.model.tasks import Shape, Task
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 
 class Serving:
     """All language models of a run."""
 
-    def __init__(self, simulation: Simulation):
-        self.simulation = simulation
-        run = simulation.input
+    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
+        run = state.input
+        self.state = state
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
-            self.fleets[service.shape] = Fleet(self, service, batching, routing)
+            self.fleets[service.shape] = Fleet(
+                state, rounds, signals, self.refill, service, batching, routing, checked
+            )  # fmt: skip
 
     def arrived(self, task: Task) -> None:
         self.fleets[task.shape].arrived(task)
@@ -34,6 +37,13 @@ class Serving:
             if request is not None and not request.started:
                 return request.task
         return None
+
+    def unanswered(self) -> RunError:
+        """The error that says that requests wait for ever."""
+        missing = sum(len(fleet.missing) for fleet in self.fleets.values())
+        why = f"; {missing} of their replicas have failed, and no devices come free for others" if missing else ""
+        count = self.state.iterating
+        return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
 
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():

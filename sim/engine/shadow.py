@@ -66,7 +66,7 @@ class EarliestFit:
         """What will have ended there by then; most shadows are never asked about their node."""
         self._accepted: list[Placement] = []
         """What was found to survive there by counting."""
-        self._known = view._simulation.last_launch
+        self._known = view._state.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
@@ -83,8 +83,8 @@ class EarliestFit:
         if self._at is None or self._tally is None or self._accepted or self._sketches:
             return False
         node, _, ends = self._at
-        simulation = ends.simulation
-        if self.time <= simulation.clock._now or not simulation.steady or not ends.as_known():
+        state = ends.state
+        if self.time <= state.clock._now or not state.steady or not ends.as_known():
             return False
         task = self.task
         if self.mode is None and len(self._modes) > 1:
@@ -159,7 +159,7 @@ class EarliestFit:
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
-        for launch in reversed(self.view._simulation.running.values()):
+        for launch in reversed(self.view._state.running.values()):
             if launch.number <= self._known:
                 break
             for device in launch.placement.devices:
@@ -267,7 +267,7 @@ class EarliestFit:
         elif number not in self._sketches:
             sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
-            for launch in reversed(self.view._simulation.running.values()):
+            for launch in reversed(self.view._state.running.values()):
                 if launch.number <= self._known:
                     break
                 here = any(device.node == number for device in launch.placement.devices)

@@ -1,40 +1,30 @@
-"""What the parts of a run share: its state by name, and how a policy is called and blamed.
+"""The state of a run: what the parts of the engine share, as data.  Each part is given it, and changes what is its own.
 
-The engine is one object, `Simulation`, in four files: arrivals, decisions, ends, and the loop over them.  Calls from
-one part into another are methods of one object because they are the hottest there are.
+It has no behavior: copies of it (`sim.engine.fork`) run on by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
-from sim.engine.backlog import Backlog
 from sim.engine.capacity import Capacity
-from sim.engine.clock import Clock, Timer
-from sim.engine.complaints import raised
-from sim.engine.devices import Devices
+from sim.engine.clock import Clock
 from sim.engine.launch import Launch
-from sim.engine.launches import Launches
-from sim.engine.limits import TimeLimits
 from sim.engine.links import Links
 from sim.engine.places import Places
-from sim.engine.received import Received
 from sim.engine.recorder import Recorder
-from sim.engine.serving import Serving
 from sim.engine.sources import Graph, Patience, Sources
-from sim.engine.stopping import Stops
-from sim.errors import HetsimError, PolicyError
+from sim.model.cluster import Device
 from sim.model.record import RunInput
 from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Scheduler
 
-if TYPE_CHECKING:
-    from sim.engine.view import EngineView
 
-
-class State:
-    """The names under which arrivals, decisions and ends find each other's things; `Simulation` fills them in."""
+@dataclass(slots=True, eq=False)
+class RunState:
+    """What changes in a run, and where it is kept."""
 
     input: RunInput
     tasks: Tasks
@@ -44,88 +34,62 @@ class State:
     links: Links
     places: Places
     recorder: Recorder
-    received: Received
-    launches: Launches
-    stops: Stops
-    devices: Devices
-    view: EngineView
-    sources: Sources
-    running: dict[int, Launch]
-    waiting: dict[int, Task]
-    ended: int
-    decisions: int
-    last_launch: int
-    deferred: int
-    requests_left: int
-    iterating: int
     graph: Graph | None
-    patience: Patience | None
-    limits: TimeLimits | None
-    serving: Serving | None
-    backlog: Backlog | None
-    queues: list[Any]
-    _queue_of: dict[Any, Any]
-    _quick: frozenset[Any]
-    _simple: frozenset[Any]
-    _wake: Timer
-    _wake_on: str
-    _certain: float
-    _settled: int
-    _linked: bool
-    _held: dict[int, str]
-    _refused: dict[int, str]
-    _ready: Any
-    _starts: Any
-    _finishes: Any
-    _modes: Any
-    _place: Any
-    _status: Any
-    _place_code: Callable[..., int]
-    _finish_quick_method: Any
-    _boundary: Any
-    _listens: list[bool]
-    _ask: Any
-    _on_ready: Any
-    _on_finished: Any
-    _admitted_finished: Any
-    _admitted_gone: Any
+    steady: bool
+    """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
 
-    if TYPE_CHECKING:  # of the other parts
+    sources: Sources = field(init=False)
+    patience: Patience | None = None
+    queues: list[Any] = field(default_factory=list)
+    """Of requests to services, in the order of the services."""
+    queue_of: dict[Any, Any] = field(default_factory=dict)
+    """The same by shape."""
 
-        def changed(self, cause: str) -> None: ...
+    running: dict[int, Launch] = field(default_factory=dict)
+    """Launches in flight by number, in the order of their start."""
+    waiting: dict[int, Task] = field(default_factory=dict)
+    """Tasks that wait, by row, in the order in which they became ready."""
+    lost_items: dict[int, None] = field(default_factory=dict)
+    """Items that had a copy nowhere after a failure."""
+    held: dict[int, str] = field(default_factory=dict)
+    """Why policies keep tasks waiting, by row, as far as they say."""
 
-        def end_task(self, task: Task, status: int, reason: str) -> None: ...
+    last_launch: int = 0
+    """Number of the last launch (or prefetch), in start order."""
+    ended: int = 0
+    deferred: int = 0
+    """Tasks that will be seen again: admission is asked anew, or a request or its response is on its way."""
+    requests_left: int = 0
+    """Requests without an object of their own that have not ended, those to come included."""
+    iterating: int = 0
+    """Requests to language models that have arrived and not ended."""
 
-        def _make_ready(self, task: Task) -> None: ...
+    rounds: int = 0
+    decisions: int = 0
+    settled: int = 0
+    """Decisions made before this instant, or before the last task ended."""
+    instant: float = -1.0
+    """Of the last round."""
+    wake_on: str = "change"
+    """What the policy waits for besides time: change, fit, release or ready."""
+    certain: float = -math.inf
+    """Until when a policy that waits for `fit` need not be asked about tasks that fit nowhere."""
+    may_strand: bool = False
+    """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
+    closed: bool = False
+    planning: float = math.nan
+    """Seconds that a planner took before the clock started."""
 
-        def wait_again(self, tasks: Sequence[Task]) -> None: ...
 
-        def _dequeue(self, queue: Any, task: Task) -> None: ...
+def launches_on(state: RunState, device: Device) -> list[Launch]:
+    """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
+    return [launch for launch in state.running.values() if device in launch.placement.devices]
 
-        def _travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None: ...
 
-        def _completed(self, task: Task, more: bool = False) -> None: ...
-
-        def _woken(self, _: Timer) -> None: ...
-
-        def _look_for_loop(self) -> None: ...
-
-        def _look_whether_drained(self) -> None: ...
-
-        def _note_start(self, launch: Launch, start: float) -> None: ...
-
-        def _forget(self, launch: Launch) -> None: ...
-
-        def _place_of(self, task: Task, launch: Launch) -> None: ...
-
-    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook; what it raises becomes an error with an address."""
-        try:
-            return hook(*arguments)
-        except HetsimError:
-            raise
-        except Exception as error:
-            raise raised(self, error, getattr(hook, "__name__", "hook")) from error
-
-    def illegal(self, what: str) -> PolicyError:
-        return PolicyError(f'policy "{self.input.policy}" {what} (t = {self.clock._now:g} s)')
+def lost_input(state: RunState, task: Task) -> str | None:
+    """The name of an item the task reads of which no copy is left and that no task will write again."""
+    places = state.places
+    for item in task.reads:
+        if item in state.lost_items and not places.where[item] and item not in task.writes:
+            return places.items[item].name
+    return None

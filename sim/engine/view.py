@@ -6,31 +6,34 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from sim.engine.backlog import Backlog
+from sim.engine.complaints import illegal
 from sim.engine.durations import planned, seconds_of
 from sim.engine.ends import Ends
 from sim.engine.holdings import GpuState, NodeState, available_at
 from sim.engine.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, STAGE_NAMES, UPLOAD, Launch
+from sim.engine.launches import Launches
 from sim.engine.links import Links
 from sim.engine.nodes import NodeColumns
 from sim.engine.offers import Offers
 from sim.engine.pool import PoolEnds
+from sim.engine.received import Received
 from sim.engine.requests import Sliced
 from sim.engine.shadow import EarliestFit, Shadows
+from sim.engine.signals import Signals
 from sim.engine.sketches import Tally, on_sketch, release, sketch_of
+from sim.engine.state import RunState, launches_on
+from sim.engine.stopping import Stops
+from sim.engine.waiting import together
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Item, Mode, Shape, Task
+from sim.policy.batching import RequestQueue
 from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
-    from sim.policy.batching import RequestQueue
-
 
 Engine = Literal["stream", "upload", "compute", "download"]
 
@@ -67,11 +70,11 @@ class EngineTimes(NamedTuple):
 class Changes:
     """See `sim.policy.contract.Changes`."""
 
-    __slots__ = ("_capacity", "_simulation")
+    __slots__ = ("_capacity", "_state")
 
-    def __init__(self, simulation: Simulation):
-        self._capacity = simulation.capacity
-        self._simulation = simulation
+    def __init__(self, state: RunState):
+        self._capacity = state.capacity
+        self._state = state
 
     @property
     def releases(self) -> int:
@@ -79,11 +82,11 @@ class Changes:
 
     @property
     def launches(self) -> int:
-        return self._simulation.last_launch
+        return self._state.last_launch
 
     @property
     def steady(self) -> bool:
-        return self._simulation.steady
+        return self._state.steady
 
 
 class LaunchSeen:
@@ -122,19 +125,25 @@ def _by_readiness(task: Task) -> tuple[float, int]:
 class EngineView:
     """See `sim.policy.contract.View`; nothing here changes the state of the run."""
 
-    def __init__(self, simulation: Simulation):
-        self._simulation = simulation
-        self._capacity = simulation.capacity
-        self._places = simulation.places
-        self._links = simulation.links
-        self._clock = simulation.clock
+    def __init__(self, state: RunState, signals: Signals, received: Received, launches: Launches, stops: Stops):
+        self._state = state
+        self._signals = signals
+        self._received = received
+        self._transfers = launches.transfers
+        self._stops = stops
+        self._capacity = state.capacity
+        self._places = state.places
+        self._links = state.links
+        self._clock = state.clock
         self._asked_at = self._asked = 0
-        self.cluster: Cluster = simulation.input.cluster
-        self.items: Sequence[Item] = simulation.tasks.items
-        self.random = simulation.input.random.stream("policy")
-        self.nodes = NodeColumns(simulation.capacity)
-        self.changes = Changes(simulation)
-        self._with_items = bool(simulation.tasks.items)
+        self.cluster: Cluster = state.input.cluster
+        self.items: Sequence[Item] = state.tasks.items
+        self.random = state.input.random.stream("policy")
+        self.nodes = NodeColumns(state.capacity)
+        self.changes = Changes(state)
+        self._backlog: Backlog | None = None
+        """Work ahead by kind, from the first question on."""
+        self._with_items = bool(state.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
         self._shadows = Shadows(self)
@@ -142,7 +151,7 @@ class EngineView:
     @cached_property
     def _slices(self) -> list[Sliced]:
         """Queues whose requests become objects when they are looked at."""
-        return [queue for queue in self._simulation.queues if isinstance(queue, Sliced)]
+        return [queue for queue in self._state.queues if isinstance(queue, Sliced)]
 
     @property
     def now(self) -> float:
@@ -218,7 +227,7 @@ class EngineView:
         """Is there room for the data these tasks read and write there, besides their own memory?"""
         if isinstance(tasks, Task):
             tasks = (tasks,)
-        refusal = self._simulation.launches.transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
+        refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
     def _first_among(self, mode: Mode, nodes: int) -> Placement | None:
@@ -310,7 +319,7 @@ class EngineView:
         return specs == 1 and all(state.normal for state in self._capacity.of)
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
-        return self._simulation.together(rows)
+        return together(self._state, rows)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
@@ -336,7 +345,7 @@ class EngineView:
     # How long? ------------------------------------------------------------------------------------------------
 
     def duration(self, task: Task, placement: Placement) -> float:
-        if self._simulation.steady and task._launch is None:
+        if self._state.steady and task._launch is None:
             mode, left = placement.mode, 1.0 - task.done
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
@@ -347,7 +356,7 @@ class EngineView:
         Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
         """
         mode = placement.mode
-        transfers = self._simulation.launches.transfers
+        transfers = self._transfers
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
@@ -390,7 +399,7 @@ class EngineView:
             if not isinstance(state, GpuState):
                 continue
             here = self._places.on(device)
-            wanted = self._simulation.launches.transfers.held(tasks, placement.mode)
+            wanted = self._transfers.held(tasks, placement.mode)
             claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
             kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)
@@ -453,7 +462,7 @@ class EngineView:
         """The engines' next free times once they have served this launch too."""
         now, table = self.now, launch.table
         assert table is not None
-        up, down = self._simulation.launches.transfers.estimate(launch)
+        up, down = self._transfers.estimate(launch)
         stage = table.stage(now)
         if stage == DOWNLOAD:
             began = table.download_start
@@ -492,7 +501,7 @@ class EngineView:
             return now
         times = EngineTimes(now, now, now, now)
         ends = []
-        for launch in self._simulation.launches_on(device):
+        for launch in launches_on(self._state, device):
             if launch.table is None:
                 ends.append(self.finish_of(launch))
                 times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
@@ -504,26 +513,26 @@ class EngineView:
 
     def _count_question(self) -> None:
         """A policy that asks who waits or runs again and again, and decides nothing, would never come back."""
-        decisions = self._simulation.decisions
+        decisions = self._state.decisions
         if decisions != self._asked_at:
             self._asked_at, self._asked = decisions, 0
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
             questions = f"{self._asked:,} times who waits or runs"
-            raise self._simulation.illegal(f"asked {questions}, decided nothing and goes on: it loops")
+            raise illegal(self._state, f"asked {questions}, decided nothing and goes on: it loops")
 
     # Who? ---------------------------------------------------------------------------------------------------
 
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         self._count_question()
-        simulation = self._simulation
-        launches = list(simulation.running.values()) if device is None else simulation.launches_on(device)
+        state = self._state
+        launches = list(state.running.values()) if device is None else launches_on(state, device)
         if by == "finish":
             launches.sort(key=self.finish_of)
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None) -> list[Task]:
-        waiting = self._simulation.waiting.values()
+        waiting = self._state.waiting.values()
         if count is None:
             self._count_question()
         elif not self._slices:
@@ -540,11 +549,11 @@ class EngineView:
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
         if kind is None and class_ is None:
-            return len(self._simulation.waiting) + sum(queue.fresh_count for queue in self._slices)
+            return len(self._state.waiting) + sum(queue.fresh_count for queue in self._slices)
         return self._work_ahead().count(kind, class_)
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        return self._simulation._queue_of.get(task.shape)
+        return self._state.queue_of.get(task.shape)
 
     def free(self, kind: str, node: int | None = None) -> float:
         if node is None:
@@ -571,20 +580,18 @@ class EngineView:
         return self._work_ahead().seconds(kind, class_)
 
     def request_mix(self) -> dict[Shape, int]:
-        tasks = self._simulation.tasks
+        tasks = self._state.tasks
         counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
         return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
 
     def _work_ahead(self) -> Backlog:
-        simulation = self._simulation
-        if simulation.backlog is None:
-            simulation.backlog = Backlog(simulation)
-            simulation.launches.materialised = simulation.backlog.materialised
-        return simulation.backlog
+        if self._backlog is None:
+            self._backlog = Backlog(self._state, self._slices, self.remaining_of)
+            self._signals.materialised = self._backlog.materialised
+        return self._backlog
 
     def attained(self, who: Task | str) -> float:
-        received = self._simulation.received
-        return received.task(who) if isinstance(who, Task) else received.user(who)
+        return self._received.task(who) if isinstance(who, Task) else self._received.user(who)
 
     def holders(self, item: int) -> list[Device | int]:
         devices = self.cluster.devices
@@ -607,9 +614,8 @@ class EngineView:
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
     ) -> Imagined:
-        from sim.engine.imagined import imagine  # which few runs need
-
-        return imagine(self._simulation, scheduler, decisions, seed, coming)
+        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming)
+        return imagined
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> EarliestFit:
         return self._shadows.of(task, mode)
