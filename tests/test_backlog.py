@@ -22,7 +22,7 @@ def added_up(view, kind, class_):
     for launch in state.running.values():
         used = launch.placement.mode.type
         if class_ in (None, launch.task.class_) and (kind is None or kind in (used.kind, used.name)):
-            total += view.remaining_of(launch)
+            total += view._forecast.remaining_of(launch)
     return total
 
 

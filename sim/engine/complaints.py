@@ -12,6 +12,9 @@ from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
 from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
 
+ASKED_IN_VAIN = 100_000
+"""Questions between two decisions after which a policy is reported as looping."""
+
 STATES = {
     FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
     RUNNING: "is running already", ENDED: "has ended",
@@ -71,6 +74,24 @@ def deadlock(run: RunState) -> PolicyError:
         f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, nothing is to come, '
         f"and {number}.\n       " + "\n       ".join(lines) + more
     )
+
+
+class Questions:
+    """A policy that asks what waits or runs again and again, and decides nothing, would never come back."""
+
+    def __init__(self, run: RunState):
+        self._run = run
+        self._decisions = self._asked = 0
+
+    def count(self) -> None:
+        """It asks once more."""
+        run = self._run
+        if run.decisions != self._decisions:
+            self._decisions, self._asked = run.decisions, 0
+        self._asked += 1
+        if self._asked > ASKED_IN_VAIN:
+            questions = f"{self._asked:,} times who waits or runs"
+            raise illegal(run, f"asked {questions}, decided nothing and goes on: it loops")
 
 
 def malformed(run: RunState, decision: Any) -> str | None:

@@ -6,17 +6,15 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 from sim.engine.durations import planned
+from sim.engine.forecast import Forecast
 from sim.engine.holdings import NodeState
 from sim.engine.launch import Launch
 from sim.engine.sketches import Tally
+from sim.engine.state import RunState
+from sim.engine.stopping import Stops
 from sim.model.tasks import Mode
-
-if TYPE_CHECKING:
-    from sim.engine.view import EngineView
-
 
 MANY = 64
 """Launches noted on a node from which on those that are over are looked for with every new one."""
@@ -79,12 +77,12 @@ class Ends:
     Cost: O(what started and ended since the last question), and the nodes that might be the first to have room.
     """
 
-    def __init__(self, view: EngineView):
-        self.view = view
-        self.capacity = view._capacity
+    def __init__(self, state: RunState, forecast: Forecast, stops: Stops):
+        self.forecast = forecast
+        self.capacity = state.capacity
         self.capacity.noting = True
-        self.state = view._state
-        self.stops = view._stops
+        self.state = state
+        self.stops = stops
         self.language = bool(self.state.input.language)
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
@@ -134,7 +132,7 @@ class Ends:
                 self._countable = False
                 break
             else:
-                end = self.view.finish_of(launch)
+                end = self.forecast.finish_of(launch)
             here = self.on[launch.placement.devices[0].node]
             insort(here, (end, launch.number, launch))
             if not exact:
@@ -150,7 +148,7 @@ class Ends:
 
     def _as_expected(self) -> bool:
         """Does everything run on that was to run on, and what is overdue besides?  Told by counting."""
-        expected, running, now = self._expected, self.running, self.view.now
+        expected, running, now = self._expected, self.running, self.forecast.now
         while expected and expected[0][0] <= now:
             number = heappop(expected)[1]
             if number in running:
@@ -164,7 +162,7 @@ class Ends:
 
     def _look_at_changed(self) -> None:
         """Find who ended before or after its time; what was reckoned with the former is void."""
-        running, now = self.running, self.view.now
+        running, now = self.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
             changed = range(len(self.on))
@@ -212,9 +210,9 @@ class Ends:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
         time, number = bounds.least()
-        if time <= self.view.now:
+        if time <= self.forecast.now:
             # Such a one may have come true, and the mode may fit there by now: bounds of the past do not hold.
-            now, times = self.view.now, bounds.times
+            now, times = self.forecast.now, bounds.times
             for other in [other for other in bounds.stale if times[other] <= now]:
                 bounds.stale.discard(other)
                 bounds.put(other, self._time(other, mode, bounds.kind))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from typing import TYPE_CHECKING
 
+from sim.engine.forecast import Forecast
+from sim.engine.launch import Launch
+from sim.engine.state import RunState
 from sim.model.tasks import Mode
-
-if TYPE_CHECKING:
-    from sim.engine.view import EngineView
 
 SLACK = 64
 """Launches that are over may stay in the list until they are so many more than those that run."""
@@ -22,14 +21,18 @@ class PoolEnds:
     soon as so many are free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
     """
 
-    def __init__(self, view: EngineView):
-        self.view = view
-        self.capacity = view._capacity
-        self.running = view._state.running
+    def __init__(self, state: RunState, forecast: Forecast):
+        self.state = state
+        self.forecast = forecast
+        self.capacity = state.capacity
         self.ends: list[tuple[float, int, int, int]] = []
         """(end, launch, type number, accelerators), of some launches that are over too."""
         self._last = 0
         self._countable = True
+
+    @property
+    def running(self) -> dict[int, Launch]:
+        return self.state.running
 
     def counts(self, mode: Mode) -> bool:
         """Will counting do for this mode, and for all that runs?"""
@@ -46,7 +49,7 @@ class PoolEnds:
             if launch.number <= self._last:
                 break
             fresh.append(launch)
-        self._last = self.view._state.last_launch
+        self._last = self.state.last_launch
         capacity = self.capacity
         for launch in fresh:
             mode = launch.placement.mode
@@ -55,7 +58,7 @@ class PoolEnds:
             if len(launch.tasks) > 1 or not capacity.index_of(mode).simple:
                 self._countable = False
                 break
-            end = self.view.finish_of(launch)
+            end = self.forecast.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
         if len(self.ends) > 2 * len(self.running) + SLACK:
             self.ends = [entry for entry in self.ends if entry[1] in self.running]
@@ -71,7 +74,7 @@ class PoolEnds:
         kind = self.capacity.types[mode.type]
         left = self.free_now(kind) - mode.gpus
         time = -math.inf if left >= 0 else math.inf
-        now = self.view.now
+        now = self.forecast.now
         for end, number, other, gpus in self.ends:
             if end > time and end > now:  # whoever overran is expected to end now, with all others who did
                 break

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from sim.engine.budgets import Budget
+from sim.engine.complaints import Questions
 from sim.engine.ends import Ends
 from sim.engine.fitting import amount_of, share_of
+from sim.engine.forecast import Forecast
 from sim.engine.holdings import NodeState
 from sim.engine.launch import Launch
+from sim.engine.placing import Placing
+from sim.engine.pool import PoolEnds
 from sim.engine.sketches import Tally, occupy, on_sketch, release, sketch_of
+from sim.engine.state import RunState
+from sim.engine.stopping import Stops
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-
-if TYPE_CHECKING:
-    from sim.engine.view import EngineView
-
 
 MOST_KEPT = 64
 
@@ -25,17 +27,32 @@ MOST_KEPT = 64
 class Shadows:
     """Those that were found, until they no longer hold."""
 
-    def __init__(self, view: EngineView):
-        self.view = view
+    def __init__(self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions):
+        self.state = state
+        self.forecast = forecast
+        self.placing = placing
+        self.stops = stops
+        self.questions = questions
         self._kept: dict[tuple[int, Mode | None], EarliestFit] = {}
 
-    def of(self, task: Task, mode: Mode | None) -> EarliestFit:
+    @cached_property
+    def ends(self) -> Ends:
+        """When nodes will have room; only where the run is steady."""
+        return Ends(self.state, self.forecast, self.stops)
+
+    @cached_property
+    def pool(self) -> PoolEnds:
+        """When accelerators will be free, wherever they are; only where the run is steady."""
+        return PoolEnds(self.state, self.forecast)
+
+    def of(self, task: Task, mode: Mode | None = None) -> EarliestFit:
+        """The shadow of a task, or of one of its modes."""
         key = task.index, mode
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
-            shadow = self._kept[key] = EarliestFit(self.view, task, mode)
+            shadow = self._kept[key] = EarliestFit(self, task, mode)
         return shadow
 
 
@@ -47,8 +64,10 @@ class EarliestFit:
     each holds on copies of its nodes, until a mode of the task fits; cost: one sort of the running launches.
     """
 
-    def __init__(self, view: EngineView, task: Task, mode: Mode | None = None):
-        self.view = view
+    def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
+        self.shadows = shadows
+        self.state = shadows.state
+        self.forecast = shadows.forecast
         self.task = task
         self.mode = mode
         self.time = math.inf
@@ -56,7 +75,7 @@ class EarliestFit:
         self._placement: Placement | None = None
         self._left = 0
         """What is left over beside the task at the shadow time, where its nodes do not matter (`anywhere`)."""
-        self._capacity = view._capacity
+        self._capacity = shadows.state.capacity
         self._sketches: dict[int, NodeState] = {}
         self._at: tuple[int, Mode, Ends] | None = None
         """The node and mode, if they were found from the nodes' own times."""
@@ -66,7 +85,7 @@ class EarliestFit:
         """What will have ended there by then; most shadows are never asked about their node."""
         self._accepted: list[Placement] = []
         """What was found to survive there by counting."""
-        self._known = view._state.last_launch
+        self._known = shadows.state.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
@@ -97,35 +116,31 @@ class EarliestFit:
         return True
 
     def _find(self) -> None:
-        now_fitting = self.view.fit(self.task) if self.mode is None else self._capacity.first(self.mode)
+        now_fitting = self.shadows.placing.fit(self.task) if self.mode is None else self._capacity.first(self.mode)
         if now_fitting is not None:
-            self.time, self._placement = self.view.now, now_fitting
+            self.time, self._placement = self.forecast.now, now_fitting
             return
         modes = self._modes
-        counted = steady = self.view.changes.steady
+        counted = steady = self.state.steady
         for mode in modes:
             if mode.limited:
                 self._find_limited(modes)
                 return
             counted = counted and self._capacity.countable(mode)
-        if counted and self.view.ends.known():
-            self._earliest(self.view.ends, modes)
+        if counted and self.shadows.ends.known():
+            self._earliest(self.shadows.ends, modes)
             return
-        if steady and all(mode.span_any for mode in modes) and all(map(self.view.pool.counts, modes)):
+        if steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
             self._earliest_anywhere(modes)
             return
         self._walk(modes)
 
     def _walk(self, modes: list[Mode]) -> None:
         """Through what runs in order of expected finish, until a mode fits."""
-        seen: set[int] = set()
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
-        for running in self.view.running("finish"):
-            launch = running._launch
-            if launch.number in seen:
-                continue
-            seen.add(launch.number)
-            end = max(self.view.now, self.view.finish_of(launch))
+        self.shadows.questions.count()
+        for launch in self.forecast.by_finish():
+            end = max(self.forecast.now, self.forecast.finish_of(launch))
             if self._placement is not None and end > self.time:
                 break
             nodes = list(dict.fromkeys(device.node for device in launch.placement.devices))
@@ -159,7 +174,7 @@ class EarliestFit:
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
-        for launch in reversed(self.view._state.running.values()):
+        for launch in reversed(self.state.running.values()):
             if launch.number <= self._known:
                 break
             for device in launch.placement.devices:
@@ -170,10 +185,10 @@ class EarliestFit:
         """By counting accelerators, wherever they are."""
         self.anywhere = True
         for mode in modes:
-            time, left = self.view.pool.earliest(mode)
+            time, left = self.shadows.pool.earliest(mode)
             if time < self.time:
                 self.mode, self._left = mode, left
-                self.time = max(self.view.now, time)
+                self.time = max(self.forecast.now, time)
 
     @property
     def placement(self) -> Placement | None:
@@ -191,12 +206,8 @@ class EarliestFit:
         """As the walk of `_find`, where a partition's limit may be what is waited for: an end anywhere in it counts."""
         capacity = self._capacity
         self._budgets = {m.partition: capacity.budget(m).copy() for m in modes if m.limited and m.partition is not None}
-        seen: set[int] = set()
-        for running in self.view.running("finish"):
-            launch = running._launch
-            if launch.number in seen:
-                continue
-            seen.add(launch.number)
+        self.shadows.questions.count()
+        for launch in self.forecast.by_finish():
             placement = launch.placement
             if placement.mode.partition in self._budgets:
                 self._budgets[placement.mode.partition].give(placement.mode, placement.devices)
@@ -205,7 +216,7 @@ class EarliestFit:
             for mode in modes:
                 found = self._with_room(mode)
                 if found is not None:
-                    self.time = max(self.view.now, self.view.finish_of(launch))
+                    self.time = max(self.forecast.now, self.forecast.finish_of(launch))
                     self._placement = found
                     return
 
@@ -232,7 +243,7 @@ class EarliestFit:
         for mode in modes:
             time, number = ends.earliest(mode)
             if time < self.time:
-                self.time = max(self.view.now, time)
+                self.time = max(self.forecast.now, time)
                 self._at = number, mode, ends
         if self.time < math.inf:
             assert self._at is not None
@@ -259,7 +270,7 @@ class EarliestFit:
         if number not in self._sketches and self._at is not None:
             sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             for end, _, running in self._at[2].launches(number):
-                if max(self.view.now, end) <= self.time:
+                if max(self.forecast.now, end) <= self.time:
                     release(sketch, running.placement, running)
             for placement in self._accepted:
                 if placement.devices[0].node == number:
@@ -267,18 +278,18 @@ class EarliestFit:
         elif number not in self._sketches:
             sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
-            for launch in reversed(self.view._state.running.values()):
+            for launch in reversed(self.state.running.values()):
                 if launch.number <= self._known:
                     break
                 here = any(device.node == number for device in launch.placement.devices)
-                if here and self.view.finish_of(launch) <= self.time:
+                if here and self.forecast.finish_of(launch) <= self.time:
                     release(sketch, launch.placement, launch)
         return self._sketches[number]
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
-        view = self.view
-        if self.time == math.inf or view._clock._now + view.duration(task, placement) <= self.time:
+        forecast = self.forecast
+        if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
         if self.anywhere:
             return self._spares_anywhere(placement)
