@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from sim.engine.clock import TIMER, Timer
 from sim.engine.generation import LOADING, Generation
-
-if TYPE_CHECKING:
-    from sim.engine.fleet import Fleet
+from sim.engine.service_calls import ServiceCalls
 
 
 class Clients:
     """Those of one service: one pending event for all of them."""
 
-    def __init__(self, fleet: Fleet):
+    def __init__(self, fleet: ServiceCalls):
         self.fleet = fleet
         self.clock = fleet.clock
         self.deadlines: list[tuple[float, int, Generation]] = []

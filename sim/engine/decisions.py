@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from sim.engine.complaints import illegal, state_of
 from sim.engine.completion import Completion
@@ -39,10 +39,11 @@ class Decisions:
         state = self.state
         state.decisions += 1
         kind: Any = decision.__class__
+        made: Any = decision
         if kind is Start:
-            self.starts.start(cast(Start, decision))
+            self.starts.start(made)
         elif kind is Wait or kind is Pause:
-            self.rounds.wait(cast(Wait, decision))
+            self.rounds.wait(made)
         else:
             handler = self._handlers.get(kind)
             if handler is None:

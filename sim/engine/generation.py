@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from sim.engine.links import Flow
 from sim.model.tasks import Task
-
-if TYPE_CHECKING:
-    from sim.engine.iterating import Replica
 
 NAN = math.nan
 QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
@@ -36,7 +33,8 @@ class Generation:
         """Tokens of the longest answer that it announces; 0: none."""
         self.hashes = hashes
         self.state = QUEUED
-        self.replica: Replica | None = None
+        self.replica: Any = None
+        """Which has it; a `sim.engine.iterating.Replica`, which stands above."""
         self.made = 0
         """Tokens produced, as long as it does not decode."""
         self.offset = 0
@@ -48,7 +46,7 @@ class Generation:
         """Names of its prefix's blocks that it uses and that others may use."""
         self.shared = 0
         """KV blocks behind these names."""
-        self.source: Replica | None = None
+        self.source: Any = None
         """The replica that prefilled it and still has its keys and values."""
         self.swapped = False
         self.started = False
@@ -86,7 +84,8 @@ class Generation:
     @property
     def produced(self) -> int:
         if self.state == DECODING:
-            return self.replica.steps + self.offset  # type: ignore[union-attr]
+            steps: int = self.replica.steps
+            return steps + self.offset
         return self.made
 
     @property

@@ -13,24 +13,21 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from sim.engine.clock import TIMER, Timer
 from sim.engine.generation import DECODING, NAN, OVER, QUEUED, Generation
 from sim.engine.lines import Lines
 from sim.engine.links import Flow
+from sim.engine.service_calls import ServiceCalls
 from sim.engine.steps import Steps
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
-
-if TYPE_CHECKING:
-    from sim.engine.fleet import Fleet
 
 
 class Replica(Steps):
     """One copy of the model on the devices of a placement, which it keeps until it is given up."""
 
-    def __init__(self, fleet: Fleet, number: int, placement: Placement, prefills_only: bool = False):
+    def __init__(self, fleet: ServiceCalls, number: int, placement: Placement, prefills_only: bool = False):
         super().__init__(self._fired)
         self.fleet = fleet
         self.service = service = fleet.service

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.engine.generation import QUEUED, Generation
-
-if TYPE_CHECKING:
-    from sim.engine.iterating import Replica
 
 Entry = tuple[Any, int, Generation]
 
@@ -16,7 +13,7 @@ Entry = tuple[Any, int, Generation]
 class Line:
     """One line.  Requests that have gone stay in it until they come up."""
 
-    def __init__(self, replica: Replica):
+    def __init__(self, replica: Any):
         self.replica = replica
         self.heap: list[Entry] = []
 
@@ -52,7 +49,7 @@ class Line:
 class Lines(Line):
     """A line for each client; the policy says whose turn it is.  Cost: O(clients that wait) a look at the head."""
 
-    def __init__(self, replica: Replica):
+    def __init__(self, replica: Any):
         super().__init__(replica)
         self.of: dict[str, Line] = {}
         self.chosen: Line | None = None

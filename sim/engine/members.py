@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from heapq import heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.engine.clock import Clock
 from sim.engine.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from sim.engine.kv_memory import KVMemory
 from sim.engine.lines import Line, Lines
 from sim.engine.links import Links
+from sim.engine.service_calls import ServiceCalls
 from sim.model.plan import Placement
-
-if TYPE_CHECKING:
-    from sim.engine.fleet import Fleet
 
 
 class Members(KVMemory):
     """Requests on their way through one replica: waiting, members, and those whose keys and values move."""
 
-    fleet: Fleet
+    fleet: ServiceCalls
     policy: Any
     clock: Clock
     placement: Placement
@@ -31,7 +29,7 @@ class Members(KVMemory):
     def _nobody(self) -> None:
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
-        self.line: Line = (Lines if self.by_client else Line)(self)  # type: ignore[arg-type]
+        self.line: Line = (Lines if self.by_client else Line)(self)
         """Who waits."""
         self._members: dict[int, Generation] = {}
         self._loading: dict[int, Generation] = {}
@@ -107,12 +105,12 @@ class Members(KVMemory):
     def _enter(self, request: Generation) -> float:
         if self.by_client:
             self.fleet.call(self.policy.joined, self, request)
-        self.fleet.joined(request, self)  # type: ignore[arg-type]
+        self.fleet.joined(request, self)
         if request.source is not None:
             self._take(self.blocks_of(self._stored(request)))
             request.state = LOADING
             self._loading[request.row] = request
-            self.fleet.fetch(request, self)  # type: ignore[arg-type]
+            self.fleet.fetch(request, self)
             return 0.0
         self._begin(request)
         request.paused += 0.0 if math.isnan(request.paused_at) else self.clock._now - request.paused_at
@@ -158,7 +156,7 @@ class Members(KVMemory):
             request.token_at = self.clock._now
             del self._members[request.row]
             self.held[request.row] = request
-            request.source = self  # type: ignore[assignment]
+            request.source = self
             request.left = 0
             request.paused_at = self.clock._now
             self.outstanding -= 1
@@ -201,7 +199,7 @@ class Members(KVMemory):
         self._give_back(request)
         request.state = OVER
         self.outstanding -= 1
-        self.fleet.finished(request, self)  # type: ignore[arg-type]
+        self.fleet.finished(request, self)
 
     def _told_left(self, request: Generation, over: bool) -> None:
         if self.by_client:
@@ -295,4 +293,4 @@ class Members(KVMemory):
         self._give_back(request)
         request.source = None
         self.wake()
-        self.fleet.rested(self)  # type: ignore[arg-type]
+        self.fleet.rested(self)

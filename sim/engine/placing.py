@@ -204,3 +204,25 @@ class Placing:
             return 1.0 - state.cpu_free / (1000 * state.node.cpus) if state.node.cpus else 1.0
         assert isinstance(state, GpuState)
         return device.type.streams - state.free / WHOLE
+
+
+def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
+    """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
+    found: list[Task] = []
+    before: dict[int, None] = {}
+    graph = state.graph
+    for row in rows:
+        task = state.waiting.get(row)
+        if row in before:
+            return None
+        if task is None:
+            task = None if graph is None else graph.blocked.get(row)
+            if task is None or state.tasks.predecessors is None or graph is None:
+                return None
+            if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):
+                return None
+        if task.shape in state.queue_of:
+            return None  # requests are launched in batches
+        found.append(task)
+        before[row] = None
+    return tuple(found)

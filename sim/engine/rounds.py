@@ -22,9 +22,14 @@ class Rounds:
         self._wake = Timer(self._woken)
         self._idle_wakes = 0
 
-    def begin(self) -> None:
-        """A round begins: until the policy says otherwise it is asked after every change."""
+    def advance(self) -> bool:
+        """Go to the next round, in which the policy is asked; False when the run is over.
+
+        Until the policy says otherwise it is asked after every change.
+        """
         state, clock = self.state, self.clock
+        if not clock.advance():
+            return False
         clock.round_due = False
         state.rounds += 1
         now = clock._now
@@ -34,6 +39,7 @@ class Rounds:
         state.wake_on = "change"
         if self._wake.entry >= 0:
             clock.cancel(self._wake)
+        return True
 
     def changed(self, cause: str) -> None:
         """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""

@@ -53,8 +53,8 @@ class Simulation:
             raise RunError("a simulation runs once; build another for another run")
         try:
             schedule = self.state.scheduler.schedule
-            view, apply = self.view, self.parts.decisions.apply
-            while self.advance():
+            view, apply, advance = self.view, self.parts.decisions.apply, self.parts.rounds.advance
+            while advance():
                 decision = None
                 try:
                     for decision in schedule(view):
@@ -104,10 +104,7 @@ class Simulation:
 
     def advance(self) -> bool:
         """Go to the next instant at which the policy is to be asked; False when the run is over."""
-        if not self.state.clock.advance():
-            return False
-        self.parts.rounds.begin()
-        return True
+        return self.parts.rounds.advance()
 
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""

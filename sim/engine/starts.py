@@ -11,9 +11,10 @@ from sim.engine.holdings import available_at
 from sim.engine.launch import FusedLaunch, Launch, Terms
 from sim.engine.launches import Launches
 from sim.engine.limits import TimeLimits
+from sim.engine.placing import together
 from sim.engine.signals import Signals
 from sim.engine.state import RunState
-from sim.engine.waiting import Waiting, together
+from sim.engine.waiting import Waiting
 from sim.model.fusion import fused_mode, fusible
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks

@@ -17,7 +17,7 @@ from sim.engine.holdings import GpuState
 from sim.engine.launch import STAGE_NAMES, Launch
 from sim.engine.launches import Launches
 from sim.engine.offers import Offers
-from sim.engine.placing import Placing
+from sim.engine.placing import Placing, together
 from sim.engine.received import Received
 from sim.engine.requests import Sliced
 from sim.engine.shadow import Shadows
@@ -25,7 +25,6 @@ from sim.engine.signals import Signals
 from sim.engine.state import RunState, launches_on
 from sim.engine.stopping import Stops
 from sim.engine.victims import Victims
-from sim.engine.waiting import together
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Item, Shape, Task

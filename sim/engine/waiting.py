@@ -188,25 +188,3 @@ class Waiting:
             queue.ring()
         elif task._history is None:
             queue.never()
-
-
-def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
-    """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
-    found: list[Task] = []
-    before: dict[int, None] = {}
-    graph = state.graph
-    for row in rows:
-        task = state.waiting.get(row)
-        if row in before:
-            return None
-        if task is None:
-            task = None if graph is None else graph.blocked.get(row)
-            if task is None or state.tasks.predecessors is None or graph is None:
-                return None
-            if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):
-                return None
-        if task.shape in state.queue_of:
-            return None  # requests are launched in batches
-        found.append(task)
-        before[row] = None
-    return tuple(found)
