@@ -14,14 +14,14 @@ from typing import Any
 
 from sim.engine.clients import Clients
 from sim.engine.clock import FINISH, TIMER, Later, Timer
-from sim.engine.complaints import raised
 from sim.engine.generation import OVER, QUEUED, Generation
 from sim.engine.iterating import Replica
 from sim.engine.links import Flow
 from sim.engine.rounds import Rounds
+from sim.engine.service_calls import ServiceCalls
 from sim.engine.signals import Signals
 from sim.engine.state import RunState
-from sim.errors import HetsimError, PolicyError, Problem, ScenarioError
+from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device
 from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
@@ -30,7 +30,7 @@ from sim.model.tasks import RUNNING, Task
 NAN = math.nan
 
 
-class Fleet:
+class Fleet(ServiceCalls):
     """One service: its replicas, their router, and as many of them as the load calls for."""
 
     def __init__(
@@ -414,18 +414,6 @@ class Fleet:
         seconds = request.seconds if replica is None else replica.part_of(request)
         self.energy[row] = seconds * self.mode.width * self.watts
 
-    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook, as `sim.engine.complaints.call` does: this is often."""
-        try:
-            return hook(*arguments)
-        except HetsimError:
-            raise
-        except Exception as error:
-            raise raised(self.state, error, getattr(hook, "__name__", "hook")) from error
-
     def boundary(self) -> None:
         if self.checked:
             self.clock.round_due = True
-
-    def illegal(self, what: str) -> PolicyError:
-        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")

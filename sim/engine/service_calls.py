@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sim.engine.clock import Clock
+from sim.engine.complaints import raised
 from sim.engine.generation import Generation
 from sim.engine.links import Links
 from sim.engine.recorder import Recorder
-from sim.errors import PolicyError
+from sim.engine.state import RunState
+from sim.errors import HetsimError, PolicyError
 from sim.model.service import LanguageService
 from sim.model.tasks import Task
 
@@ -20,6 +22,7 @@ from sim.model.tasks import Task
 class ServiceCalls(Protocol):
     """One service, as its replicas and clients see it."""
 
+    state: RunState
     service: LanguageService
     batching: Any
     clock: Clock
@@ -31,10 +34,17 @@ class ServiceCalls(Protocol):
     """Rows of those whose last token is on its way to the client."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook; what it raises becomes an error with an address."""
+        """Call a policy's hook, as `sim.engine.complaints.call` does: this is often."""
+        try:
+            return hook(*arguments)
+        except HetsimError:
+            raise
+        except Exception as error:
+            raise raised(self.state, error, getattr(hook, "__name__", "hook")) from error
 
     def illegal(self, what: str) -> PolicyError:
         """The error that says what the policy of the service may not do."""
+        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def joined(self, request: Generation, replica: Any) -> None: ...
 
