@@ -332,7 +332,7 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
             super().__init__(*arguments)
             alive.add(self)
 
-    import sim.engine.sources as sources
+    import sim.engine.queues.sources as sources
 
     original, sources.Task = sources.Task, Tracked
     try:

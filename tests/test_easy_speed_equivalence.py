@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import sim
-from sim.engine.ends import Ends
-from sim.engine.shadow import EarliestFit, Shadows
+from sim.engine.views.ends import Ends
+from sim.engine.views.shadow import EarliestFit, Shadows
 
 POLICIES = {"one head": "easy_backfill", "a rule": {"scheduler": "easy_backfill", "placement": "best_fit"}}
 

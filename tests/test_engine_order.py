@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
-from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from sim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.errors import PolicyError
 from sim.model.cluster import DeviceType, NodeSpec
 from sim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream

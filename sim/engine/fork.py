@@ -27,13 +27,13 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
-from sim.engine.clock import Clock
-from sim.engine.draws import Draws
-from sim.engine.holdings import GpuState
-from sim.engine.launch import Lane, Launch, Part
-from sim.engine.links import Links
-from sim.engine.sources import Sources, with_own_columns
-from sim.engine.state import RunState
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Lane, Launch, Part
+from sim.engine.flight.links import Links
+from sim.engine.kernel.clock import Clock
+from sim.engine.kernel.draws import Draws
+from sim.engine.queues.sources import Sources, with_own_columns
+from sim.engine.resources.holdings import GpuState
 from sim.errors import UsageError
 from sim.model.record import RunInput
 from sim.model.tasks import Task

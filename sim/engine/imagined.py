@@ -23,18 +23,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.engine.clock import Later
-from sim.engine.complaints import call
-from sim.engine.draws import Draws
-from sim.engine.durations import planned
-from sim.engine.faults import FaultInjector
+from sim.engine.control.faults import FaultInjector
+from sim.engine.core.complaints import call
+from sim.engine.core.state import RunState
+from sim.engine.flight.durations import planned
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
 from sim.engine.fork import Copier
-from sim.engine.launch import COMPUTE, DOWNLOAD, OVER, Launch
-from sim.engine.launches import Launches
+from sim.engine.kernel.clock import Later
+from sim.engine.kernel.draws import Draws
+from sim.engine.launching.launches import Launches
 from sim.engine.parts import Parts
-from sim.engine.requests import Sliced
-from sim.engine.sources import Sources
-from sim.engine.state import RunState
+from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sources import Sources
 from sim.errors import UsageError
 from sim.model.faults import Maintenance
 from sim.model.record import Record

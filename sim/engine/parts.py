@@ -6,32 +6,32 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from sim.engine.arrivals import Arrivals
-from sim.engine.capacity import Capacity
-from sim.engine.checks import Checker
-from sim.engine.clock import Clock
-from sim.engine.complaints import call
-from sim.engine.completion import Completion, inert
-from sim.engine.decisions import Decisions
-from sim.engine.devices import Devices
-from sim.engine.faults import FaultInjector
-from sim.engine.interrupts import Interrupts
-from sim.engine.launches import Launches
-from sim.engine.limits import TimeLimits
-from sim.engine.links import Links
-from sim.engine.places import Places
-from sim.engine.received import Received
-from sim.engine.recorder import Recorder
-from sim.engine.requests import Sliced, make_queues
-from sim.engine.rounds import Rounds
-from sim.engine.serving import Serving
-from sim.engine.signals import Signals
-from sim.engine.sources import Graph, Patience, Sources, with_own_columns
-from sim.engine.starts import Starts, all_steady, compute_only
-from sim.engine.state import RunState
-from sim.engine.stopping import Stops
-from sim.engine.view import EngineView
-from sim.engine.waiting import Waiting
+from sim.engine.control.arrivals import Arrivals
+from sim.engine.control.checks import Checker
+from sim.engine.control.completion import Completion, inert
+from sim.engine.control.decisions import Decisions
+from sim.engine.control.devices import Devices
+from sim.engine.control.faults import FaultInjector
+from sim.engine.control.interrupts import Interrupts
+from sim.engine.control.starts import Starts, all_steady, compute_only
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import call
+from sim.engine.core.recorder import Recorder
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.flight.links import Links
+from sim.engine.flight.places import Places
+from sim.engine.kernel.clock import Clock
+from sim.engine.language.serving import Serving
+from sim.engine.launching.launches import Launches
+from sim.engine.launching.limits import TimeLimits
+from sim.engine.launching.received import Received
+from sim.engine.launching.stopping import Stops
+from sim.engine.queues.requests import Sliced, make_queues
+from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
+from sim.engine.resources.capacity import Capacity
+from sim.engine.views.view import EngineView
 from sim.errors import Problem, ScenarioError
 from sim.model.record import RunInput
 from sim.policy.batching import Counter

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.clock import FAULT, Later
-from sim.engine.complaints import deadlock, illegal, malformed, raised
-from sim.engine.decisions import Decisions
-from sim.engine.interrupts import note_place, note_start
+from sim.engine.control.decisions import Decisions
+from sim.engine.control.interrupts import note_place, note_start
+from sim.engine.core.complaints import deadlock, illegal, malformed, raised
+from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
+from sim.engine.queues.requests import Sliced
 from sim.engine.rehearsal import problem_of
-from sim.engine.requests import Sliced
 from sim.errors import HetsimError, RunError, UsageError
 from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from sim.model.tasks import Task
