@@ -33,7 +33,7 @@ from sim.engine.kernel.clock import Later
 from sim.engine.kernel.draws import Draws
 from sim.engine.launching.launches import Launches
 from sim.engine.parts import Parts
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.engine.queues.sources import Sources
 from sim.errors import UsageError
 from sim.model.faults import Maintenance

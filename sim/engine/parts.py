@@ -28,7 +28,8 @@ from sim.engine.launching.launches import Launches
 from sim.engine.launching.limits import TimeLimits
 from sim.engine.launching.received import Received
 from sim.engine.launching.stopping import Stops
-from sim.engine.queues.requests import Sliced, make_queues
+from sim.engine.queues.requests import make_queues
+from sim.engine.queues.sliced import Sliced
 from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.resources.capacity import Capacity
 from sim.engine.views.view import EngineView

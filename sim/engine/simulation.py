@@ -18,7 +18,7 @@ from sim.engine.control.interrupts import note_place, note_start
 from sim.engine.core.complaints import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.engine.rehearsal import problem_of
 from sim.errors import HetsimError, RunError, UsageError
 from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput

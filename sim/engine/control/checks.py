@@ -7,7 +7,7 @@ import math
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import BEFORE, COMPUTE
 from sim.engine.language.serving import Serving
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.engine.resources.budgets import Budget
 from sim.engine.resources.holdings import GpuState
 from sim.errors import InvariantError

@@ -11,7 +11,7 @@ from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from sim.engine.language.serving import Serving
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.errors import HetsimError
 from sim.model.record import COMPLETED, EXPIRED
 from sim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task

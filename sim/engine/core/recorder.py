@@ -9,12 +9,12 @@ import math
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
-from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster, Device
+from sim.engine.core.figures import as_array, step_columns, watts, width, writable
+from sim.engine.core.placement_codes import PlacementCodes
 from sim.model.plan import Placement
 from sim.model.record import (
     COMPLETED,
@@ -29,8 +29,6 @@ from sim.model.record import (
 )
 
 NAN = math.nan
-KNOWN_GANGS = 20_000
-"""Placements of gangs whose numbers are remembered by identity."""
 LAUNCH_TIMES = (
     "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
 )  # fmt: skip
@@ -39,12 +37,6 @@ ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "
 """A launch that was not both plain and complete; the first six are whole numbers."""
 WIDTH = len(ROW)
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
-STEPS = (
-    "start", "end", "replica", "steps", "sequences", "prompt_tokens", "context", "free", "taken", "cached", "running",
-    "waiting", "fresh",
-)  # fmt: skip
-"""A row of the steps of a language model that are one event: two times, and whole numbers."""
-pack_steps = Struct("2d11q").pack
 BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
 BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
 
@@ -91,7 +83,7 @@ class Recorder:
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._lean = False
         """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
-        self._places = Places(run.cluster)
+        self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 
     def ready_column(self) -> array:
@@ -227,8 +219,8 @@ class Recorder:
         services = self.run.services
         for queue, first, count, status, time, reason in self._gone:
             rows = services[queue].rows[first : first + count]
-            _writable(self.status)[rows] = status
-            _writable(self.finish)[rows] = time
+            writable(self.status)[rows] = status
+            writable(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
         table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if len(self._rows) else np.empty((WIDTH, 0))
         for name, column in zip(ROW, table, strict=True):
@@ -266,44 +258,44 @@ class Recorder:
         if not len(ended):
             return
         tasks = rows["task"][ended]
-        own = _writable(self.detail("batch"))[tasks] == rows["launch"][ended]
+        own = writable(self.detail("batch"))[tasks] == rows["launch"][ended]
         ended, tasks = ended[own], tasks[own]
-        _writable(self.detail("energy"))[tasks] += rows["energy"][ended]
+        writable(self.detail("energy"))[tasks] += rows["energy"][ended]
         for name, (since, until) in STAGE_SPANS.items():
-            _writable(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
+            writable(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
 
     def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, of = rows[ended[whose]], whose[ended[whose]]
-        start = _writable(self.start)
+        start = writable(self.start)
         start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
-        _writable(self.mode)[rows] = batch["mode"][whose]
-        _writable(self.place)[rows] = batch["place"][whose]
-        _writable(self.detail("batch"))[rows] = batch["launch"][whose]
+        writable(self.mode)[rows] = batch["mode"][whose]
+        writable(self.place)[rows] = batch["place"][whose]
+        writable(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[batch["queue"]]
         finish = (batch["end"] + back)[of]
-        _writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
-        _writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
+        writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
+        writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
             return  # the stages of requests follow from those of their batches when asked for
-        _writable(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
+        writable(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
         for name, since, until in (
             ("upload", "upload_start", "upload_end"),
             ("compute", "compute_start", "compute_end"),
             ("download", "download_start", "end"),
         ):
-            _writable(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
+            writable(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
         run = self.run
         tasks = run.tasks
         self._write_batches()
-        start, finish = _array(self.start, "d"), _array(self.finish, "d")
-        mode, place, status = _array(self.mode, "h"), _array(self.place, "i"), _array(self.status, "b")
+        start, finish = as_array(self.start, "d"), as_array(self.finish, "d")
+        mode, place, status = as_array(self.mode, "h"), as_array(self.place, "i"), as_array(self.status, "b")
         if self.ready is not None:
-            ready = _array(self.ready, "d")
+            ready = as_array(self.ready, "d")
         elif (status == NOT_ARRIVED).any():
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
@@ -341,10 +333,10 @@ class Recorder:
             migrations=detail.get("migrations"),
             energy=self._energy(detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
-            first_token=None if self._first_token is None else _array(self._first_token, "d"),
+            first_token=None if self._first_token is None else as_array(self._first_token, "d"),
             reasons=self.reasons,
             launches=launches,
-            steps=self._step_columns(),
+            steps=step_columns(self.steps) if self._replicas else None,
             token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None,
             replicas=self._replicas,
             preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
@@ -355,13 +347,6 @@ class Recorder:
             fused=self.fused,
             stats=stats,
         )
-
-    def _step_columns(self) -> dict[str, np.ndarray] | None:
-        if not self._replicas:
-            return None
-        kinds = [(name, "d" if name in ("start", "end") else "q") for name in STEPS]
-        table = np.frombuffer(self.steps, dtype=kinds)
-        return {name: table[name].copy() for name in STEPS}
 
     def _merged_launches(
         self,
@@ -375,7 +360,7 @@ class Recorder:
     ) -> dict[str, np.ndarray]:
         """The written rows, and one for each task that ran plainly (those were not written)."""
         assert batch is not None
-        rows = self._launches
+        rows, tasks = self._launches, self.run.tasks
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         # What has no place was answered from a cache.
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
@@ -387,31 +372,15 @@ class Recorder:
             "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
             "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
         }  # fmt: skip
-        added["busy"] = (over - began) * self._width(plain, mode)
+        added["busy"] = (over - began) * width(tasks, plain, mode)
         merged = {
             name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
             for name, column in rows.items()
         }
-        merged["energy"][len(rows["energy"]) :] = merged["busy"][len(rows["energy"]) :] * self._watts(plain, mode)
+        first = len(rows["energy"])
+        merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
         order = np.lexsort((merged["task"], merged["decided"]))
         return {name: column[order] for name, column in merged.items()}
-
-    def _per_mode(self, rows: np.ndarray, mode: np.ndarray, value: Any) -> np.ndarray:
-        """A number of each row's mode."""
-        shapes = self.run.tasks.shapes
-        most = max(len(shape.modes) for shape in shapes)
-        table = np.zeros((len(shapes), most))
-        for shape in shapes:
-            for position, its_mode in enumerate(shape.modes):
-                table[shape.index, position] = value(its_mode)
-        return table[self.run.tasks.shape[rows], mode[rows]]
-
-    def _width(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-        """Devices (GPUs or cores) busy while a row's task computes."""
-        return self._per_mode(rows, mode, lambda m: m.width)
-
-    def _watts(self, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-        return self._per_mode(rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
 
     def _energy(
         self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
@@ -421,58 +390,6 @@ class Recorder:
         plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
         if not len(plain):
             return detail["energy"]
-        energy = detail["energy"].copy()
-        energy[plain] = (finish - start)[plain] * self._width(plain, mode) * self._watts(plain, mode)
+        energy, tasks = detail["energy"].copy(), self.run.tasks
+        energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
         return energy
-
-
-class Places:
-    """Small integers for placements: first every device, then every core, then gangs as they appear."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
-        self.core_base: list[int] = []
-        base = len(cluster.devices)
-        for node in cluster.nodes:
-            self.core_base.append(base)
-            base += node.cpus
-        self._base = base
-        self._more: dict[tuple[tuple[int, ...], int], int] = {}
-        self._known: dict[int, tuple[Placement, int]] = {}
-        """The same by identity of the placement, which is kept so that nothing else can have it."""
-
-    def code(self, placement: Placement, cores: int) -> int:
-        devices = placement.devices
-        if len(devices) == 1:
-            if not cores:
-                return devices[0].index
-            if not cores & (cores - 1):
-                return self.core_base[devices[0].node] + cores.bit_length() - 1
-        if cores:
-            return self._gang(devices, cores)
-        known = self._known.get(id(placement))
-        if known is None:
-            if len(self._known) >= KNOWN_GANGS:
-                self._known.clear()
-            known = self._known[id(placement)] = placement, self._gang(devices, 0)
-        return known[1]
-
-    def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
-        key = (tuple(device.index for device in devices), cores)
-        return self._more.setdefault(key, self._base + len(self._more))
-
-    def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
-        rows: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = [((d.index,), None) for d in self.cluster.devices]
-        for node in self.cluster.nodes:
-            rows += [((node.cpu.index,), (core,)) for core in range(node.cpus)]
-        for devices, cores in self._more:
-            rows.append((devices, tuple(c for c in range(cores.bit_length()) if cores >> c & 1) if cores else None))
-        return rows
-
-
-def _writable(column: array) -> np.ndarray:
-    return np.frombuffer(column, dtype=column.typecode)
-
-
-def _array(column: array, kind: str) -> np.ndarray:
-    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))

@@ -280,3 +280,21 @@ class Places:
             return  # a pinned copy gives its room back when it is unpinned
         del here.resident[item]
         here.unpinned -= self.items[item].size
+
+
+def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
+    """Items that some tasks read or write, each once, in order."""
+    return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
+
+
+def reads(tasks: Sequence[Task]) -> list[int]:
+    """Items that a launch reads, each once, in order."""
+    if len(tasks) == 1:
+        return list(tasks[0].reads)
+    return list(dict.fromkeys(item for task in tasks for item in task.reads))
+
+
+def kept_there(task: Task, device: Device) -> bool:
+    """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
+    history = task._history
+    return history is not None and history.last_device == device.index and device.type.preemption.rate is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 from sim.engine.flight.launch import Lane, Launch, Part, Terms, Timetable
 from sim.engine.flight.links import Links
-from sim.engine.flight.places import Places, Way, host
+from sim.engine.flight.places import Places, Way, host, items_of, kept_there, reads
 from sim.engine.kernel.clock import Clock
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.holdings import GpuState
@@ -395,21 +395,3 @@ class Transfers:
         if bytes_out:
             down += Links.alone(self.links.down(device), bytes_out)
         return up, down
-
-
-def kept_there(task: Task, device: Device) -> bool:
-    """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
-    history = task._history
-    return history is not None and history.last_device == device.index and device.type.preemption.rate is not None
-
-
-def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
-    """Items that some tasks read or write, each once, in order."""
-    return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
-
-
-def reads(tasks: Sequence[Task]) -> list[int]:
-    """Items that a launch reads, each once, in order."""
-    if len(tasks) == 1:
-        return list(tasks[0].reads)
-    return list(dict.fromkeys(item for task in tasks for item in task.reads))

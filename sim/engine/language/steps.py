@@ -11,7 +11,7 @@ from bisect import bisect_left
 from heapq import heappop
 from typing import TYPE_CHECKING
 
-from sim.engine.core.recorder import pack_steps
+from sim.engine.core.figures import pack_steps
 from sim.engine.kernel.clock import FINISH
 from sim.engine.language.generation import DECODING, NAN, PREFILLING, Generation
 from sim.engine.language.members import Members

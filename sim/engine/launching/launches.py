@@ -27,11 +27,11 @@ from sim.engine.flight.launch import (
     ShareGroup,
     Timetable,
 )
-from sim.engine.flight.places import host
+from sim.engine.flight.places import host, items_of, kept_there
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
-from sim.engine.flight.transfers import Transfers, items_of, kept_there
+from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.received import Received
 from sim.engine.resources.holdings import GpuState, available_at

@@ -14,7 +14,7 @@ from typing import Any
 
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
 

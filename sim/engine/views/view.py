@@ -17,7 +17,7 @@ from sim.engine.flight.launch import STAGE_NAMES, Launch
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.received import Received
 from sim.engine.launching.stopping import Stops
-from sim.engine.queues.requests import Sliced
+from sim.engine.queues.sliced import Sliced
 from sim.engine.resources.holdings import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
