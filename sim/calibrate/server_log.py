@@ -5,9 +5,14 @@ replicas, memory, batching and orders are what the user says; what is fitted are
 that it has there: of a line `fixed`, `per_prompt_token` and `per_context_token`, of a roofline the shares of the peaks
 and `fixed`; and in both `front_end`, the constant of each request.
 
-The first part of the log, in order of arrival, is fitted by Nelder and Mead's simplex on the logarithms of the numbers;
-of each trial the whole part is simulated.  The rest is held back: the whole log is then simulated, and the error is
-stated on the requests of the rest.
+Unless the scenario writes a roofline, what steps take is read off the log itself where that explains it
+(`sim.calibrate.log_steps`); the step is then as the log has it, with a line or a table for reading, and simulation
+finds the pace (a factor of all times) and `front_end`.  Else, and for a roofline, all numbers are fitted by Nelder and
+Mead's simplex on their logarithms.
+
+Every trial simulates the whole log, as under some orders later requests delay earlier ones, and is judged by the first
+part of the requests in order of arrival.  The times of the rest are held back, and the error is stated on them.  A step
+that was read off is then read off and paced once more, by the whole log.
 """
 
 from __future__ import annotations
@@ -22,11 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from sim.calibrate import log_steps
 from sim.calibrate.columns import Columns
+from sim.calibrate.log_steps import Reading
 from sim.engine.simulation import Simulation
 from sim.errors import Problem, ScenarioError
 from sim.model.files import write_text, write_whole
-from sim.model.record import COMPLETED, Record, RunInput
+from sim.model.record import COMPLETED, Record
+from sim.model.step_times import LinearSteps, StepTimes
 from sim.scenario import document
 from sim.scenario.llm_schema import LanguageModel
 from sim.scenario.scenario import Scenario, load
@@ -48,6 +56,10 @@ REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)
 """Size of the first simplex of each search, in logarithms: each begins where the one before it ended."""
 GAIN = 2e-3
 """Less error than this is not worth another search."""
+PACES = (0.02, 0.01, 0.005, 0.0025)
+"""Of steps read off a log: how far from the best pace so far the next ones are tried."""
+QUIET = 0.25
+"""The share of the requests, those with the shortest times to the first token, that tell `front_end`."""
 CLOSE = 0.5
 """A fit whose mean error is beyond this describes nothing."""
 LEAST_REQUESTS = 20
@@ -130,13 +142,17 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """Numbers that were fitted, by name, the trials it took, and what the simulation says of the requests held back."""
+    """The step and the constant of each request that were fitted, the trials it took, and what the simulation says of
+    the requests held back."""
 
-    numbers: dict[str, float]
+    step: dict[str, Any]
+    """As the service's `step` has it, in seconds; of a roofline `roofline` and `fixed`."""
+    front_end: float
     trials: int
     figures: list[Figure]
     held_back: int
     fitted_error: float
+    """On the requests fitted."""
 
 
 class Server:
@@ -147,20 +163,21 @@ class Server:
         self.log = log
         self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))
         self._folder = tempfile.TemporaryDirectory()
-        self._scenarios = {count: self._of(count) for count in (self.fitted, len(log))}
-        service = self._scenarios[len(log)].model.workload[0].service
+        requests = Path(self._folder.name) / "requests.csv"
+        write_whole(requests, partial(write_text, text=_requests(log)))
+        self._scenario = _with_requests(path, requests)
+        service = self._scenario.model.workload[0].service
         assert isinstance(service, LanguageModel)
         self.service = service
+        written = entry_of(path)["service"]
+        step = written.get("step")
+        asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
+        self.wants_roofline = service.step.roofline is not None and asked
+        """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
         self._check()
 
-    def _of(self, count: int) -> Scenario:
-        """The scenario with the first requests of the log."""
-        requests = Path(self._folder.name) / f"{count}.csv"
-        write_whole(requests, partial(write_text, text=_requests(self.log, count)))
-        return _with_requests(self.path, requests)
-
     def _check(self) -> None:
-        served = len(self._scenarios[len(self.log)].build().tasks)
+        served = len(self._scenario.build().tasks)
         if served != len(self.log):
             text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
             raise ScenarioError(Problem(text, file=str(self.path)))
@@ -190,34 +207,50 @@ class Server:
             return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
         return None
 
-    def with_numbers(self, numbers: dict[str, float], count: int) -> RunInput:
-        """The run of the first `count` requests with these numbers."""
-        step, run = self.service.step, self._scenarios[count].build()
+    def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
+        """The service's `step` with these numbers, of those that `start` names."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
-        if step.roofline is not None:
-            shares = {key: change[key] for key in ("memory", "compute")}
-            now = step.model_copy(update={
-                "roofline": step.roofline.model_copy(update=shares), "fixed": change["fixed"],
-            })  # fmt: skip
-        else:
-            now = step.model_copy(update=change)
-        delay = self.service.network.request + numbers["front_end"]
-        times = now.times(self.service.figures)
-        return replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])
+        if self.service.step.roofline is not None:
+            return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
+        return change
 
-    def simulated(self, numbers: dict[str, float], count: int) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Seconds to the first token and to the end of each of the first `count` requests; NaN: never."""
-        record = Simulation(self.with_numbers(numbers, count)).run()
+    def times_of(self, numbers: dict[str, float]) -> StepTimes:
+        """The step times with these numbers."""
+        step, change = self.service.step, self.step_of(numbers)
+        if step.roofline is not None:
+            change["roofline"] = step.roofline.model_copy(update=change["roofline"])
+        return step.model_copy(update=change).times(self.service.figures)
+
+    def read_off(self, count: int) -> Reading | None:
+        """What the log of the first `count` requests says of steps; None where it cannot tell them."""
+        service, log = self.service, self.log
+        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
+            return None
+        if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
+            return None
+        arrival, prompt, output, ttft, latency = (
+            one[:count] for one in (log.arrival, log.prompt, log.output, log.ttft, log.latency)
+        )  # fmt: skip
+        later = (log.arrival + log.ttft)[count:]
+        until = float(later.min()) if len(later) else math.inf  # from then on steps do what those requests want
+        budget = service.max_num_batched_tokens
+        return log_steps.fit(log_steps.spans(arrival, prompt, output, ttft, latency, budget, until))
+
+    def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
+        """Seconds to the first token and to the end of each request; NaN: never."""
+        run = self._scenario.build()
+        delay = self.service.network.request + front_end
+        record = Simulation(replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])).run()
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
         done = record.status == COMPLETED
         return first - arrival, np.where(done, record.finish - arrival, math.nan), record
 
 
-def _requests(log: Log, count: int) -> str:
+def _requests(log: Log) -> str:
     names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
     rows = [",".join(names)]
-    for place in range(count):
+    for place in range(len(log)):
         cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
         rows.append(",".join([*cells, *([_quoted(log.user[place])] if log.user is not None else [])]))
     return "\n".join(rows) + "\n"
@@ -264,19 +297,100 @@ def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.where(np.isnan(ours), theirs, np.abs(ours - theirs)).mean()) / scale
 
 
+@dataclass
+class _Search:
+    """Trials of step times on the first requests of a log."""
+
+    server: Server
+    count: int
+    trials: int = 0
+
+    def error(self, times: StepTimes, front_end: float) -> float:
+        """Mean error of times to first tokens, of latencies, and of the spans between."""
+        log, count = self.server.log, self.count
+        self.trials += 1
+        ttft, latency = (one[:count] for one in self.server.simulated(times, front_end)[:2])
+        several = log.output[:count] > 1
+        own = _off((latency - ttft)[several], (log.latency - log.ttft)[:count][several])
+        return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
+
+    def front_end(self, times: StepTimes) -> float:
+        """What first tokens come later than simulated, of requests that wait little."""
+        self.trials += 1
+        ttft = self.server.simulated(times, 0.0)[0][: self.count]
+        measured = self.server.log.ttft[: self.count]
+        quiet = ttft <= np.nanquantile(ttft, QUIET)
+        late = float(np.median(measured[quiet] - ttft[quiet]))
+        return min(max(0.0, late), float(measured.min()))
+
+
+@dataclass
+class _Found:
+    """Step times, the constant of each request, and the error on the requests fitted."""
+
+    times: StepTimes
+    front_end: float
+    error: float
+
+
 def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The numbers with which the simulation is nearest to the first part of the log, and its error on the rest.
+    """The step with which the simulation is nearest to the first part of the log, and its error on the rest.
 
     ScenarioError where the step is of a form that is not fitted, or where the search finds no server like the log's.
     """
+    log, count = server.log, server.fitted
+    search = _Search(server, count)
+    reading = server.read_off(count)
+    found = None
+    if reading is not None:
+        tell(f"steps read off the log explain its answers up to {reading.error:.1%}; fitting their pace and front_end")
+        found = _paced(search, reading)
+    if found is not None and found.error < CLOSE:
+        figures = _held_back(server, found)
+        whole = server.read_off(len(log))
+        if whole is not None:
+            search.count = len(log)
+            found = replace(_paced(search, whole), error=found.error)
+        assert isinstance(found.times, LinearSteps)
+        step = log_steps.written(found.times)
+    else:
+        refused = server.refused()
+        if refused is not None:
+            raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
+        numbers, found = _by_simplex(search, tell)
+        step = server.step_of(numbers)
+        figures = _held_back(server, found)
+    return Fitted(step, found.front_end, search.trials, figures, len(log) - count, found.error)
+
+
+def _paced(search: _Search, reading: Reading) -> _Found:
+    """Do steps that read decode as well?  At what pace, and after what constant, do requests come as in the log?"""
+    tried: dict[tuple[bool, float], float] = {}
+    pace = 1.0
+    front = {one: search.front_end(reading.times(one)) for one in (True, False)}
+
+    def error(between: bool, pace: float) -> float:
+        if (between, pace) not in tried:
+            tried[between, pace] = search.error(reading.times(between, pace), front[between])
+        return tried[between, pace]
+
+    between = error(True, 1.0) <= error(False, 1.0)
+    for reach in PACES:
+        better = True
+        while better:
+            near = min((round(pace + sign * reach, 6) for sign in (-1, 1)), key=lambda one: error(between, one))
+            better = error(between, near) < error(between, pace)
+            pace = near if better else pace
+    times = reading.times(between, pace)
+    front_end = search.front_end(times)
+    return _Found(times, front_end, search.error(times, front_end))
+
+
+def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str, float], _Found]:
+    """All numbers of a line or a roofline, by simulating every trial."""
     from scipy.optimize import minimize
 
-    log = server.log
-    refused = server.refused()
-    if refused is not None:
-        raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
-    count = server.fitted
-    several = log.output > 1
+    server = search.server
     start = server.start()
     names = list(start)
 
@@ -285,18 +399,16 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         return {name: min(1.0, value) if name in ("memory", "compute") else value for name, value in found.items()}
 
     def error(point: np.ndarray) -> float:
-        ttft, latency, _ = server.simulated(numbers_of(point), count)
-        own = _off((latency - ttft)[several[:count]], (log.latency - log.ttft)[:count][several[:count]])
-        return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
+        numbers = numbers_of(point)
+        return search.error(server.times_of(numbers), numbers["front_end"])
 
     point = np.log([start[name] for name in names])
-    tell(f"fitting {', '.join(names)} to {count:,} requests")
-    trials, best, converged = 0, math.inf, False
+    tell(f"fitting {', '.join(names)} to {search.count:,} requests")
+    best, converged = math.inf, False
     for reach in REACHES:  # a simplex that has shrunk to a point beside a step of the error begins anew
         simplex = np.vstack([point, *(point + reach * row for row in np.eye(len(names)))])
         options = {"maxfev": TRIALS, "xatol": 2e-3, "fatol": 1e-5, "initial_simplex": simplex}
         found = minimize(error, point, method="Nelder-Mead", options=options)
-        trials += int(found.nfev)
         converged |= bool(found.success)
         if not found.fun < best:
             break
@@ -304,26 +416,32 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         if gained < GAIN or best < GAIN:
             break
     numbers = numbers_of(point)
+    converged |= best < GAIN  # several numbers may give the same times
     if not converged or not best < CLOSE:
         shown = ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
-        why = f"after {trials} trials the mean error is still {best:.0%} ({shown})"
+        why = f"after {search.trials} trials the mean error is still {best:.0%} ({shown})"
         hint = "does the scenario describe this server (GPUs, memory, max_num_seqs, max_num_batched_tokens, batching)?"
-        raise ScenarioError(Problem(f"the fit does not converge: {why}; {hint}", file=str(log.path)))
-    ttft, latency, record = server.simulated(numbers, len(log))
-    rest = slice(count, None)
-    figures = [
+        raise ScenarioError(Problem(f"the fit does not converge: {why}; {hint}", file=str(server.log.path)))
+    return numbers, _Found(server.times_of(numbers), numbers["front_end"], best)
+
+
+def _held_back(server: Server, found: _Found) -> list[Figure]:
+    """The whole log simulated, against what was measured of the requests that were not fitted."""
+    log = server.log
+    ttft, latency, record = server.simulated(found.times, found.front_end)
+    rest = slice(server.fitted, None)
+    return [
         Figure("mean time to first token", float(log.ttft[rest].mean()), float(np.nanmean(ttft[rest]))),
         Figure("mean latency", float(log.latency[rest].mean()), float(np.nanmean(latency[rest]))),
         Figure("p99 latency", float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))),
         Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
     ]
-    return Fitted(numbers, trials, figures, len(log) - count, best)
 
 
-def compared(server: Server, numbers: dict[str, float]) -> list[Figure]:
-    """A whole log against the simulation with numbers that were fitted to another."""
+def compared(server: Server, times: StepTimes, front_end: float) -> list[Figure]:
+    """A whole log against the simulation with step times that were fitted to another."""
     log = server.log
-    ttft, latency, record = server.simulated(numbers, len(log))
+    ttft, latency, record = server.simulated(times, front_end)
     return [
         Figure("mean time to first token", float(log.ttft.mean()), float(np.nanmean(ttft))),
         Figure("mean latency", float(log.latency.mean()), float(np.nanmean(latency))),

@@ -99,15 +99,14 @@ def log(
     server = server_log.Server(scenario, server_log.read(path, unit, where))
     found = server_log.fit(server, tell=lambda text: console.note(text, quiet))
     service = _service(scenario)
-    step = dict(service.get("step") or {})
-    if "roofline" in step or server.service.step.roofline is not None:
-        shares = {name: _value(name, found.numbers[name]) for name in ("memory", "compute")}
-        given = step.get("roofline")
-        step["roofline"] = {**(given if isinstance(given, dict) else {}), **shares}
-        step["fixed"] = _value("fixed", found.numbers["fixed"])
-    else:
-        step |= {name: _value(name, value) for name, value in found.numbers.items() if name != "front_end"}
-    front_end = _value("front_end", found.numbers["front_end"])
+    given = dict(service.get("step") or {})
+    step = _shown(found.step)
+    if "roofline" in step:
+        old = given.get("roofline")
+        step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
+    elif "decode" not in step:
+        step = {**given, **step}
+    front_end = _value("front_end", found.front_end)
     profile = {
         "service": {**service, "step": step, "front_end": front_end},
         "measured": {
@@ -130,6 +129,23 @@ def _value(name: str, value: float) -> Any:
     return f"{1e6 * value:.6g} us" if value < 1e-3 else f"{1e3 * value:.6g} ms"
 
 
+def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
+    """The numbers of a step as scenarios have them, with units; what all begin with is rounded down."""
+    shown = {
+        name: _shown(value) if isinstance(value, dict) else value if isinstance(value, bool) else _value(name, value)
+        for name, value in step.items()
+    }
+    if "decode" in step:
+        shown["fixed"] = _value("fixed", step["fixed"] * (1 - 1e-5))
+    return shown
+
+
+def _in_one_line(step: dict[Any, Any]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(step, default_flow_style=True, sort_keys=False, width=10_000)).strip()
+
+
 def _service(scenario: Path) -> dict[str, Any]:
     """The service of a scenario as it is written there, without its profile."""
     from sim.calibrate.server_log import entry_of
@@ -144,9 +160,10 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     rows += [
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
     ]
-    numbers = ", ".join(f"{name} {_value(name, value)}" for name, value in found.numbers.items())
-    told = f"{numbers} ({found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%})"
-    return [what, "", *terminal.table(rows, right=range(1, 4)), "", told]
+    constant = _value("front_end", found.front_end)
+    told = f"step: {_in_one_line(_shown(found.step))}, front_end: {constant}"
+    tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
+    return [what, "", *terminal.table(rows, right=range(1, 4)), "", told, tried]
 
 
 def _errors(one: Shaped) -> dict[str, Any]:

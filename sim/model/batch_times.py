@@ -125,7 +125,9 @@ class StageTable:
             return None
         sizes = self.sizes
         power = math.log(last / first) / math.log(sizes[high] / sizes[high - 1])
-        if not sizes[0] <= count <= sizes[-1]:
+        if count > sizes[-1]:
+            power = 1.0  # many are limited by arithmetic; the last two sizes alone tell the power too roughly
+        elif count < sizes[0]:
             power = max(0.0, power)
         near = high if count > sizes[high] else high - 1
         return self.floor + (seconds[near] - self.floor) * (count / sizes[near]) ** power
