@@ -96,7 +96,7 @@ CASES = {
         ), SKIP, "response_mean", "response",
     ),
     "task graph": Case(
-        "cholesky-8", "priority", "response_mean", "response", {"candidates": 2, "forks": 4}
+        "cholesky-8", "priority", "response_mean", "response", {"candidates": 2, "samples": 4, "forks": 12}
     ),
     "energy": Case(
         {"seed": 1, "cluster": {"nodes": [{"cpus": 16, "gpus": [

@@ -412,7 +412,7 @@ def test_estimates_follow_a_jump_of_rate_and_service_time():
 # With everything ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 5))
+@pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 3))
 def test_every_admission_policy_conforms(name, parameters):
     gate = functools.partial(make, name, parameters)
     for discipline in ("block", "skip"):

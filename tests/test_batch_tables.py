@@ -154,6 +154,7 @@ def mean_response(rate: float, seconds: list[float], states: int = 400) -> float
     return inside / time / rate
 
 
+@pytest.mark.slow
 def test_a_stepped_table_against_a_markov_chain() -> None:
     """Little's law on the chain; 14 runs of 2,500 requests, a 99.9 % interval for their mean."""
     steps = [6.0, 7.0, 9.5, 9.5, 13.0, 13.0, 13.0, 13.0]

@@ -362,7 +362,7 @@ def test_nexus_drops_early_those_that_cannot_wait_for_a_whole_window():
 
 
 @pytest.mark.parametrize(("policy", "slo"), [(Nexus, 0.06), (Nexus, 0.15), (Clockwork, 0.06), (Clockwork, 0.15)])
-@pytest.mark.parametrize("rate", [100, 600, 1500])
+@pytest.mark.parametrize("rate", spread([100, 600, 1500], 2))
 def test_no_launched_request_misses_and_none_is_dropped_that_had_to_be_served(policy, slo, rate):
     result = run(policy(), poisson(rate, 3000), slo=slo)
     tasks = result.tasks
@@ -426,6 +426,7 @@ def test_clockwork_lets_the_service_with_the_latest_start_soonest_go_first():
     assert not greedy.tasks.set_index("arrival").loc[1.0, "met_deadline"]
 
 
+@pytest.mark.slow
 def test_clockwork_keeps_every_promise_across_services_and_devices():
     rng = np.random.default_rng(5)
     for gpus in (1, 2, 3):
@@ -484,6 +485,7 @@ def test_the_model_of_batopt_agrees_with_the_simulation():
     )
 
 
+@pytest.mark.slow
 def test_batopt_waits_where_that_pays_and_nowhere_else():
     # Batches of up to four that all take 1 s, at 3/s: full ones have to be awaited more the dearer a launch is.
     flat = BulkQueue(3.0, np.ones(4), 200)
@@ -535,6 +537,7 @@ def test_the_table_of_smdp_is_the_best_of_all(rate, weight):
     assert costs[tuple(table)] == pytest.approx(average, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_smdp_waits_longer_the_more_a_watt_is_worth():
     power = Power(idle=50.0, busy=250.0)
     found = []

@@ -304,6 +304,7 @@ def test_a_serial_drive_is_the_simulation(make):
         assert row.lasted[0] == pytest.approx(row.lasted[1], abs=1e-9) and abs(row.error) < 1e-9
 
 
+@pytest.mark.slow
 def test_an_overlapped_drive_keeps_two_batches_in_flight_and_beats_the_serial_one():
     device = FakeStreams()
     section, profile = profile_of(device)

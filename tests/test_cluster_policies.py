@@ -22,10 +22,10 @@ from policies.dynamic.fcfs_skip import FcfsSkip
 from policies.dynamic.gang_backfill import GangBackfill
 from policies.dynamic.las import Las
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.pollux import Pollux
 from policies.dynamic.qssf import Qssf
 from policies.dynamic.quota_borrow import QuotaBorrow
 from policies.dynamic.slurm_multifactor import SlurmMultifactor
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.srtf import Srtf
 from policies.dynamic.themis import Themis
 from policies.dynamic.wfq import Wfq
@@ -364,7 +364,7 @@ def test_themis_gives_way_to_the_worst_off_when_a_lease_ends():
     assert begun == [0, 200]
 
 
-@pytest.mark.parametrize("policy", [Optimus, Afs, Pollux])
+@pytest.mark.parametrize("policy", [Optimus, Afs, SpeedupMean])
 def test_elastic_jobs_grow_when_alone_and_share_when_not(policy):
     """Times 80, 44, 26 s on 1, 2 and 4 GPUs: alone a job has all four, and two share them."""
     modes = [gpu_mode(GPU, size) for size in (1, 2, 4)]

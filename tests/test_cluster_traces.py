@@ -580,6 +580,7 @@ def test_a_sample_goes_by_the_id_in_any_order(read):
     assert larger.issuperset(some.id.tolist())
 
 
+@pytest.mark.slow
 def test_a_sample_keeps_the_shape_of_the_load(read):
     """Of 20,000 jobs 20 % are left; each tenth of the time has its share of them, within 5 standard deviations."""
     whole, some = read("swf", many(20_000)), read("swf", many(20_000), sample=0.2)
@@ -859,6 +860,7 @@ def test_many_complaints_are_counted(complaints):
 @examples(200)
 @given(content=st.binary(max_size=200) | st.text(max_size=120).map(str.encode), form=st.sampled_from(sorted(EXAMPLES)),
        begin=st.booleans(), cut=st.integers(0, 3000))  # fmt: skip
+@pytest.mark.slow
 def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, form, begin, cut):
     folder = tmp_path_factory.mktemp("bytes")
     path = folder / "t"
@@ -964,6 +966,7 @@ def test_public_excerpts(form, name, tasks, options):
 
 
 @public
+@pytest.mark.slow
 def test_the_public_cluster_replays_its_public_record():
     nodes, pods = PUBLIC / "openb/openb_node_list_all_node.csv", PUBLIC / "openb/openb_pod_list_default_first2000.csv"
     outcome = command(

@@ -60,6 +60,7 @@ class Noting(EasyBackfill):
 
 
 @pytest.mark.parametrize("log", LOGS)
+@pytest.mark.slow
 def test_with_exact_estimates_a_head_never_starts_after_its_first_shadow(log):
     """Lifka's promise, for every job that was head of the queue and did not fit."""
     policy = Noting()

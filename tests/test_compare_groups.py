@@ -215,6 +215,7 @@ def test_the_set_for_clusters_has_what_is_defined(compared):
     assert {"jain", "rho_p95"} < set(compared.metrics)  # users show in the usual table too
 
 
+@pytest.mark.slow
 def test_sets_hold_for_single_runs_too():
     found = sim.compare(mix(), ["fcfs", "las"], metrics=["cluster"])
     assert {"fragmentation", "rho_mean", "jain"} < set(found.metrics)

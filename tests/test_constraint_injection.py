@@ -227,6 +227,7 @@ def test_blocks_are_consecutive_and_even():
 # Plans ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shared_inputs_are_uploaded_once():
     """Eight tasks of 1 s on two GPUs, two inputs of 5 s: 5 + 4 if each GPU has one kind, 10 + 4 if both have both."""
     given = shared()

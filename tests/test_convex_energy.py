@@ -193,6 +193,7 @@ def with_engine(given, scheduler):
 
 
 @pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.slow
 def test_transfers_count_against_the_deadline(graph):
     """Each task uploads 1 GB in 1 s, which no frequency shortens."""
     columns = {"bytes_in": np.full(6, 10**9)}

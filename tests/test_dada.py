@@ -167,6 +167,7 @@ def test_the_graph_that_ships_is_what_its_script_writes(tmp_path):
     assert (tmp_path / "cholesky-12.csv").read_bytes() == (FOLDER / "cholesky-12.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_data_affinity():
     name = "data-affinity"
     half = {"name": "dada", "alpha": 0.5}

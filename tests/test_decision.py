@@ -315,6 +315,7 @@ def drawn(seed: int, objective: str | None) -> int | None:
 
 
 @pytest.mark.parametrize("objective", [None, "energy_j"], ids=["known", "measured"])
+@pytest.mark.slow
 def test_wrong_picks_are_as_rare_as_stated(objective: str | None):
     """Over 200 seeds: candidate 1 lies on the bound, and taking it is wrong; so is a dearer one than 2 by selection."""
     picks = [drawn(seed, objective) for seed in range(200)]

@@ -200,6 +200,7 @@ def impossible(p, q, m, k, guess, relaxed, slack, most=6):
     return linprog(np.zeros(n), A_ub=np.array(rows), b_ub=np.array(room), bounds=bounds).status == 2
 
 
+@pytest.mark.slow
 def test_counting_with_fixed_tasks_is_the_linear_program_of_all_tasks():
     """x_j = 1 is the CPUs.  Where a little slack either way decides, nothing is said, nor where the areas refuse."""
     rng = np.random.default_rng(41)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate
+from tiers import spread
 
 import sim
 from sim.model.cluster import DeviceType, Link, NodeSpec
@@ -47,7 +48,7 @@ def load(rng: np.random.Generator, kind: DeviceType, gangs: list[int], count: in
     return jobs
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", spread(range(4), 2))
 @pytest.mark.parametrize("case", ["gangs", "across nodes", "transfers"])
 def test_no_head_starts_later_than_its_shadow(seed, case):
     link = Link(upload=10.0, download=10.0) if case == "transfers" else Link()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import spread
 
 import sim
 from sim.engine.views.ends import Ends
@@ -52,7 +53,7 @@ def from_nothing(shadows: Shadows, task: Any, mode: Any) -> EarliestFit:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_a_kept_shadow_is_the_one_found_from_nothing(
     seed: int, wrong: bool, policy: str, monkeypatch: pytest.MonkeyPatch
 ):

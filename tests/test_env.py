@@ -472,6 +472,7 @@ def test_importing_sim_does_not_import_gymnasium():
 
 
 @needs_gymnasium
+@pytest.mark.slow
 def test_a_step_is_quick():
     """At least 3,000 steps a second of processor time, the choice of an action not counted."""
     import gymnasium
@@ -701,6 +702,8 @@ def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
     env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    with pytest.raises(UsageError, match="one of the options replication and validation, not both"):
+        env.reset(options={"replication": 1, "validation": 1})
     with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):
         env.reset(options={"replicaton": 1})
 

@@ -9,6 +9,7 @@ import zipfile
 from importlib.util import find_spec
 
 import numpy as np
+import pages
 import pytest
 from test_env import MIX, MOVING, at_random, played
 from test_learning import SMALL, call, judged_seldom  # noqa: F401
@@ -20,7 +21,9 @@ from sim.env.observations import Observation
 from sim.env.rewards import Response
 from sim.env.suites import BASELINES, SUITES, suite
 from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.model.randomness import TRAINING
 from sim.policy.contract import Set, Start, Stop
+from sim.policy.window import TASK
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
@@ -46,10 +49,10 @@ def own():
 
 
 @pytest.mark.parametrize("name", ["response", "slowdown", "goodput", "value", "makespan"])
-@pytest.mark.parametrize("actions", [(), ("mode", "node", "preempt", "power")])
+@pytest.mark.parametrize("actions", [(), pytest.param(("mode", "node", "preempt", "power"), marks=pytest.mark.slow)])
 def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
     """Ahead and normalized, with preemption and sleep: the sum of `earned` is the figure of the tables."""
-    episodes = Episodes(MIX, 5, name, ahead=True, normalize=True, actions=actions)
+    episodes = Episodes(MIX, 5, name, ahead=True, normalize="return", actions=actions)
     choose, random = at_random(3), np.random.default_rng(4)
     episodes.reset(7)
     earned = 0.0
@@ -73,6 +76,7 @@ def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
     assert earned == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_preempting_earns_nothing_ahead():
     """The rewards ahead of a run with many stops differ from the plain ones by the time at best, once a task."""
     def totals(ahead):
@@ -96,9 +100,48 @@ def test_preempting_earns_nothing_ahead():
 
 
 def test_normalized_rewards_are_the_others_times_one_factor():
-    plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=True)
-    assert played(normalized, at_random(2)) == pytest.approx(played(plain, at_random(2)) * normalized.factor)
-    assert 0 < normalized.factor < math.inf and plain.factor == 1.0
+    for by in ("return", "time"):
+        plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=by)
+        assert played(normalized, at_random(2)) == pytest.approx(played(plain, at_random(2)) * normalized.factor)
+        assert 0 < normalized.factor < math.inf and plain.factor == 1.0
+
+
+def test_the_usual_return_is_about_one():
+    """Discounted by 0.99 a step: its root mean square in the runs from which the factor is taken, by another way."""
+    episodes = Episodes(SMALL, 4, ahead=True, normalize="return")
+    found = []
+    for number in range(2):
+        episodes.reset(0, number, TRAINING)
+        rewards = []
+        while not episodes.over:
+            rewards.append(episodes.step(int(episodes.mask.argmax())))
+        steps = np.arange(len(rewards))
+        found += [0.99 ** steps[: len(rewards) - at] @ np.array(rewards[at:]) for at in steps]
+    assert np.sqrt(np.mean(np.square(found))) == pytest.approx(1.0)
+
+
+def test_the_shortest_task_can_stand_first():
+    """The same tasks in another order, and an action means the task that is shown in its place."""
+    first, second = (Episodes(SMALL, 4, order=order) for order in ("arrival", "shortest"))
+    moved = 0
+    for episodes in (first, second):
+        episodes.reset(3, 0, TRAINING)
+    while not first.over:
+        rows, others = (one.watched.shown() for one in (first, second))
+        ordered = sorted(rows, key=lambda task: task.shortest_remaining)
+        assert [task.index for task in others] == [task.index for task in ordered]
+        moved += ordered != rows
+        size = len(TASK)
+        shown = [one.observation[: 4 * size].reshape(4, size)[: len(rows)] for one in (first, second)]
+        assert (shown[1][:, 2] == np.sort(shown[0][:, 2])).all()
+        kinds = len(first.layout.types)
+        action = int(first.mask.argmax())
+        place, kind = divmod(action, kinds)
+        there = [task.index for task in others].index(rows[place].index) * kinds + kind
+        assert first.mask.sum() == second.mask.sum() and second.mask[there]
+        first.step(action), second.step(there)
+    assert moved and second.over and first.now == second.now
+    assert first.result.tasks.equals(second.result.tasks)
 
 
 def test_dt_adds_up_to_the_length_of_the_run():
@@ -124,6 +167,7 @@ def test_a_function_is_a_reward(own):
         sim.train(SMALL, steps=10, reward=waiting)
 
 
+@pytest.mark.slow
 def test_a_class_is_a_reward_that_training_compares(own):
     class Halved(Response):
         def of(self, task):
@@ -143,6 +187,21 @@ def test_a_reward_that_is_no_finite_number_is_said(value):
     with pytest.raises(ScenarioError, match="returned .* at t = .* a reward is a finite number") as caught:
         episodes.step(0)
     assert caught.value.exit_code == 3
+
+
+def test_a_reward_that_raises_is_said_with_what_it_raised():
+    episodes = Episodes(SMALL, 4, lambda view, seen: 1 / 0)
+    episodes.reset(1)
+    with pytest.raises(ScenarioError, match="reward <lambda> raised ZeroDivisionError at t = .*division") as caught:
+        episodes.step(0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
+    sim.register("slowdown", lambda view, seen: 5.0, kind="reward")
+    episodes = Episodes(SMALL, 4, {"slowdown": 2})
+    episodes.reset(1)
+    assert episodes.step(0) == 10.0
 
 
 # Observations -----------------------------------------------------------------------------------------------
@@ -217,6 +276,11 @@ def test_a_function_is_an_observation(own):
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
         (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
         (lambda acting: ["a", "b"], "which is no array of numbers"),
+        (lambda acting: [[1], [1, 2]], "returned .*, which is no array of numbers"),
+        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is no array of numbers"),
+        (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
+        (lambda acting: [1e300], "returned inf at \\[0\\]"),
+        (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),
     ],
 )
 def test_an_observation_that_is_none_is_said(wrong, said):
@@ -226,6 +290,18 @@ def test_an_observation_that_is_none_is_said(wrong, said):
 
     with pytest.raises(ScenarioError, match=said):
         play()
+
+
+@pytest.mark.parametrize("given", [None, 5, [2], (2, -1), {}, {1: (2,)}, {"a": 2}, "none at all"])
+def test_an_observation_without_shapes_is_said(given):
+    class Mine(Observation):
+        def observe(self, acting, vector):
+            return [1.0]
+
+    if given != "none at all":
+        Mine.shapes = given
+    with pytest.raises(UsageError, match="observation Mine has to have `shapes`"):
+        Episodes(SMALL, 4, observation=Mine)
 
 
 def test_an_observation_with_other_entries_is_said():
@@ -249,6 +325,8 @@ def test_an_observation_with_other_entries_is_said():
         ({"actions": ["mode", "width"]}, UsageError, "leave out width"),
         ({"actions": ["mode", "node"], "window": 1000, "scenario": "fragmented-gpus"}, None, ""),
         ({"ahead": 2}, UsageError, "ahead is true or false"),
+        ({"normalize": True}, UsageError, "normalized by return or time, or not .None., not by True"),
+        ({"order": "sjf"}, UsageError, "in the order of arrival or shortest, not 'sjf'"),
         ({"reward": 5}, UsageError, "a reward is a name"),
     ],
 )
@@ -375,6 +453,69 @@ def test_the_timed_buffer_discounts_by_elapsed_time():
     assert buffer.returns[:, 0] == pytest.approx(wanted, rel=1e-5)
 
 
+OWN_AGENT = pages.TOP / "docs" / "how-to" / "own-agent.md"
+
+
+@needs_ppo
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
+    """After two rollouts, and an update between them, both have the same weights, bit by bit."""
+    import torch
+
+    text = (OWN_AGENT.parent / "stock_ppo.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) < 50
+    head, _, rest = text.partition("class KeepTheBest")
+    assert "model.learn(steps" in rest
+    monkeypatch.setattr("sys.argv", ["stock_ppo.py", "1024"])
+    monkeypatch.setattr("sim.experiment.training.JUDGED", 1)
+    threads, names, kept = torch.get_num_threads(), {}, []
+
+    def keep(known, _):
+        if known["self"].num_timesteps == 1024:
+            kept.extend(names["scores"].arrays())
+        return True
+
+    try:
+        exec(compile(head, "stock_ppo.py", "exec"), names)
+        names["model"].learn(1024, callback=keep)
+    finally:
+        torch.set_num_threads(threads)
+    trained = sim.train("learned-affinity", "ppo", 1024, baselines=(), out=tmp_path / "train.npz")
+    assert trained.policy.network.arrays and len(kept) == len(trained.policy.network.arrays)
+    for mine, theirs in zip(kept, trained.policy.network.arrays, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+@needs_ppo
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_blocks_that_need_torch_do_what_the_page_says(own, monkeypatch):
+    """All blocks of the page up to own rewards, with 32 steps in place of the steps that they learn from."""
+    import sb3_contrib
+
+    class Short(sb3_contrib.MaskablePPO):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **{**more, "n_steps": 32, "batch_size": 32})
+
+        def learn(self, steps):
+            assert steps >= 20_000
+            return super().learn(32)
+
+    monkeypatch.setattr(sb3_contrib, "MaskablePPO", Short)
+    names, run = {"__name__": "page"}, 0
+    end = OWN_AGENT.read_text().partition("## Own rewards")[0].count("\n")
+    for block in pages.blocks(OWN_AGENT):
+        if block.language == "python" and block.line < end:
+            run += block.shown_only
+            exec(compile(block.text, f"line {block.line}", "exec"), names)
+    assert run == 3
+    short = {"workload.0.until": "30 min"}
+    for name in ("stock", "sb3", "torch"):
+        result = sim.run("learned-affinity", policy=name, overrides=short, replications=1)
+        assert (result.tasks["status"] == "completed").all()
+
+
 # Checkpoints ------------------------------------------------------------------------------------------------
 
 
@@ -387,6 +528,7 @@ class Interrupted(Exception):
     [pytest.param("dqn", 1500, marks=pytest.mark.slow), ("reinforce", 300),
      pytest.param("ppo", 2100, marks=[needs_ppo, pytest.mark.slow, pytest.mark.filterwarnings("default")])],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):  # noqa: F811
     whole, again, state = (tmp_path / name for name in ("whole.npz", "again.npz", "state.npz"))
     one = sim.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
@@ -443,6 +585,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
         sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
 
 
+@pytest.mark.slow
 def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
     out = tmp_path / "p.npz"
     agent = ("--agent", "reinforce", "--steps", "300")

@@ -18,7 +18,7 @@ from sim.theory import mmc, mmck
 TOP = Path(__file__).parent.parent
 MEASURED = TOP.parent / "shared" / "data" / "hetero_dag" / "2_resources"
 NAMES = sorted(shipped())
-SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference"}
+SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference", "pollux"}
 CLOSE = 1e-9
 
 
@@ -63,6 +63,7 @@ def test_the_whole_entry_gives_what_was_recorded(name):
         assert "outside" not in told, told
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_what_was_recorded():
     done = subprocess.run(
         [sys.executable, str(TOP / "docs" / "make_gallery.py"), "--check"], capture_output=True, text=True
@@ -114,6 +115,16 @@ def test_figures_stated_of_deeprm_are_those_recorded():
     assert f"({most['strict SJF']:.2f} against {most['DeepRM']:.2f})" in entry.expected.property
     assert all(abs(found[load]["Tetris"] - found[load]["SJF"]) < 0.01 for load in ("50", "90"))
     assert all(found[load]["DeepRM"] < found[load]["Tetris"] < found[load]["SJF"] for load in ("130", "180"))
+
+
+def test_figures_stated_of_pollux_are_those_recorded():
+    entry = gallery.entry("pollux")
+    found = outcomes.recorded(entry).comparison()
+    ran = found[found["hetsim"].notna()]
+    assert ran.groupby("table").size().to_dict() == {"Optimus": 4, "Pollux": 4, "Tiresias": 4}
+    ratio = 100 * (ran.hetsim / ran.paper - 1)[ran["table"] == "Pollux"]
+    text = " ".join(entry.expected.differences.split())
+    assert f"between {-ratio.min():.1f} % below and {ratio.max():.1f} % above" in text
 
 
 # An entry of one's own ------------------------------------------------------------------------------------------------

@@ -188,12 +188,14 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page(site):
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS).with_suffix(".html")).exists()
     assert not list(site.rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_the_site_fetches_nothing_from_elsewhere(site):
     """No script, style, font or picture from another host; links that a reader may click on are another matter."""
     elsewhere = r"""\s*[=(]\s*["']?((?:https?:)?//[^"') >]*)"""

@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate, tasks_of
+from tiers import spread
 
 import sim
 from policies.dynamic.afs import Afs
 from policies.dynamic.conservative_backfill import ConservativeBackfill
 from policies.dynamic.decayed_usage import DecayedUsage
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.pollux import Pollux
 from policies.dynamic.slurm_multifactor import SlurmMultifactor
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.standing import Standing
 from sim.engine.views.view import EngineView
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
@@ -75,7 +76,7 @@ class Plain(SlurmMultifactor):
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
     tasks = jobs(seed, wrong=wrong)
     for parameters in (
@@ -143,7 +144,7 @@ def test_reservations_know_of_a_head_that_starts_after_all_others_have_started()
 # Elastic jobs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [Afs, Optimus, Pollux])
+@pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 @pytest.mark.parametrize("seed", range(2))
 def test_jobs_of_one_size_are_dealt_with_as_all_others(policy, seed):
     """The short way decides what the allocation of sizes decides; fractions of GPUs sum up in the same order."""
@@ -174,7 +175,7 @@ def test_the_offered_load_is_that_of_the_draw():
         assert offered_load(problem(1, 2_000, load).tasks, Cluster([NODES])) == pytest.approx(load, rel=0.1)
 
 
-@pytest.mark.parametrize("policy", [Afs, Optimus, Pollux])
+@pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
     """Only where there are sizes to choose from, the queue grows, and there are many jobs."""
     monkeypatch.setattr("sim.scenario.long_runs.LONG", 1.0)

@@ -238,6 +238,7 @@ def test_a_slurm_log_replays_on_the_nodes_that_it_names(tmp_path: Path) -> None:
     assert result.tasks["start"].tolist() == result.tasks["recorded_start"].tolist()
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_shipped_scenario() -> None:
     for policy, hours, slowdown in ((None, 4.91, 247), ("fcfs", 57.9, 5740)):
         tasks = sim.run("hpc-log-on-nodes", policy=policy).tasks

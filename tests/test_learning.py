@@ -206,6 +206,7 @@ class Bandit:
     ],
     ids=AGENTS,
 )  # fmt: skip
+@pytest.mark.slow
 def test_an_agent_learns_which_action_is_marked(agent):
     if agent == "ppo":
         from policies.learning.ppo import Ppo

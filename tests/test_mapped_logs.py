@@ -495,6 +495,7 @@ def test_ways_of_writing_dates() -> None:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="public logs are not here")
+@pytest.mark.slow
 def test_public_logs_by_their_proposals() -> None:
     """The readers of these formats and the proposals for plain CSVs agree on when, how long and on how much."""
     from sim import registry

@@ -68,6 +68,7 @@ def test_the_window_holds_what_is_planned():
 
 
 @pytest.mark.parametrize("seed", spread(range(8), 1))
+@pytest.mark.slow
 def test_no_hidden_time_or_arrival_changes_a_decision(seed):
     random = np.random.default_rng(seed)
     system = random_system(seed, nodes=1 + seed % 2, tasks=20, features=("estimates", "people"))

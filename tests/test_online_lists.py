@@ -78,6 +78,7 @@ def test_phi_is_reached_on_one_core_and_one_gpu():
 
 
 @pytest.mark.parametrize("family", spread(FAMILIES, 2))
+@pytest.mark.slow
 def test_er_ls_keeps_its_ratio(family):
     """4 sqrt(m/k) for m >= k, all tasks there at the start."""
     for p, q, m, k in instances(family, each=5, most=9, seed=6):
@@ -86,6 +87,7 @@ def test_er_ls_keeps_its_ratio(family):
 
 
 @pytest.mark.parametrize("family", spread(FAMILIES, 2))
+@pytest.mark.slow
 def test_eft_is_at_most_the_lanes_times_the_optimum(family):
     for p, q, m, k in instances(family, each=3, most=8, seed=7):
         assert makespan(hybrid(p, q, m, k), Eft()) <= (m + k) * optimum(p, q, m, k) * SLACK

@@ -496,6 +496,7 @@ def small_pods():
     return specs, shapes, part / part.sum()
 
 
+@pytest.mark.slow
 def test_fgd_fills_a_small_cluster_further_than_best_fit():
     specs, shapes, part = small_pods()
     gain = [

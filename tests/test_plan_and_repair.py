@@ -480,3 +480,68 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
         given = {"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels]}
         sim.run(given, policy="plan_and_repair")
     assert True in asked and False in asked
+
+
+def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
+    """Forecasts that are mended, lanes that are not tried again and steps worth moving: each against a full look."""
+    from policies.hybrid import planned_lanes, repairs
+
+    seen = {"forecasts": 0, "movable": 0, "refused": 0}
+    forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.of, planned_lanes.Board.startable
+
+    def mended(board, view):
+        found, whole = forecast(board, view), board._forecast(view)
+        assert (found.start, found.finish, found.lane) == (whole.start, whole.finish, whole.lane)
+        seen["forecasts"] += board.separable(view)
+        return found
+
+    def moved(movable, forecast_, now):
+        found = of(movable, forecast_, now)
+        lanes = movable.board.loaded.values()
+        whole = {lane.number: rows for lane in lanes if (rows := full(lane, movable.kind, forecast_, now))}
+        assert {lane.number: [job.row for job in jobs] for lane, jobs in found} == whole
+        seen["movable"] += bool(found)
+        return found
+
+    def full(lane, kind, forecast_, now):
+        end = forecast_.lane.get(lane.number, 0.0)
+        return [row for row, job in lane.queue.items() if job.task is not None and job.alone
+                and now + repairs.least(job.task, kind) < forecast_.finish.get(row, end)]  # fmt: skip
+
+    def tried(board, view):
+        freed = board._released if view.changes.releases == board._releases else None
+        for number, place in board._refused.items():
+            if freed is not None and place not in freed and number in board.due:
+                head = list(board.lanes.values())[number].head()
+                assert head is None or head.task is None or not board.fits(head.task, head.placement, view)
+                seen["refused"] += 1
+        yield from startable(board, view)
+
+    class Known(repairs.Movable):
+        def __init__(self, kind, loaded):
+            super().__init__(kind, loaded)
+            self.board = boards[-1]
+
+    boards = []
+    prepare = PlanAndRepair.prepare
+
+    def prepared(policy, problem):
+        prepare(policy, problem)
+        boards.append(policy._board)
+
+    monkeypatch.setattr(PlanAndRepair, "prepare", prepared)
+    monkeypatch.setattr(planned_lanes.Board, "forecast", mended)
+    monkeypatch.setattr(planned_lanes.Board, "startable", tried)
+    monkeypatch.setattr(repairs, "Movable", Known)
+    monkeypatch.setattr(Known, "of", moved)
+    times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
+    poisson = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "until": "100 s"}
+    for arrivals in ({"arrivals": {"process": "all_at_once", "count": 60}}, poisson):
+        kernels = {"name": "k", **arrivals, "gpu_time": times, "cpu_time": {"speedup": 3}, "cpus": 1,
+                   "estimates": {"error": {"distribution": "lognormal", "mean": 1, "cv": 0.6}}}  # fmt: skip
+        nodes = {"count": 2, "cpus": 5, "gpus": {"type": "v100", "count": 2}}
+        fails = {"distribution": "exponential", "mean": "60 s"}
+        for faults in ({}, {"faults": [{"on": "gpu", "every": fails, "repair": fails}]}):
+            given = {"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels], **faults}
+            sim.run(given, policy="plan_and_repair")
+    assert all(seen.values()), seen

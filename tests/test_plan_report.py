@@ -138,6 +138,7 @@ def test_no_policy_beats_the_bound_of_the_table(times: list, cpus: int, gpus: in
 
 
 @pytest.mark.parametrize("x", [1, 9, 99, 12345])
+@pytest.mark.slow
 def test_the_lemma_grows_with_x(x: int):
     plans = sim.compare("list-lemma", ["graham", "dual_approximation", "fcfs"], overrides=lemma(x)).plans
     assert plans.loc["graham", "ratio"] == pytest.approx(x + 1)

@@ -132,6 +132,7 @@ def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):
     assert exact > 15 or (duplex == "half" and streams > 1)
 
 
+@pytest.mark.slow
 def test_uploads_are_planned_for_on_the_founding_example():
     """28 tasks, 4 cores, 2 GPUs with links of 2 GB/s: planned is simulated, and within 5 % of the bound."""
     found = {name: sim.run(founding(), policy=name) for name in ("dual_approximation", "lst", "mct", "integer_program")}

@@ -252,6 +252,7 @@ def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
     assert all(label.get_window_extent().x1 <= figure.bbox.x1 for label in labels)
 
 
+@pytest.mark.slow
 def test_titles_and_legends_stand_apart(result: Any, tmp_path: Path):
     long = sim.run({**SMALL, "name": "a scenario with a name that says all there is to say " * 2})
     for draw in (sim.plots.gantt, sim.plots.fragmentation):

@@ -226,6 +226,7 @@ def test_others_never_hold_what_is_kept():
     assert max(held for held, _ in starts) >= 3
 
 
+@pytest.mark.slow
 def test_who_is_held_back_is_told_why():
     record = sim.run(reserving(predictor="ewma")).record
     classes = [record.input.tasks.classes[record.input.tasks.class_code[row]] for _, row, _ in record.holds]
@@ -299,6 +300,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("number", spread(range(len(SETTINGS)), 1))
+@pytest.mark.slow
 def test_keeps_the_contract(number):
     for system in small_systems():
         assert not examine(lambda _: Predictive(**SETTINGS[number]), system), system.name

@@ -224,6 +224,7 @@ def test_placements_of_fgd_score_by_score(tmp_path, policy, seed):
     assert any(found == by_hand(policy, rows, names) for names in itertools.permutations("abcde"))
 
 
+@pytest.mark.slow
 def test_names_are_drawn_anew_in_each_run(tmp_path):
     """A task without a GPU scores 0 everywhere, so it goes on the node with the smallest drawn name."""
     first = {placed("gpu_packing_atc23", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}

@@ -80,7 +80,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "replications": ["run", str(file), "--replications", "3"],
         "comparison": ["compare", str(file), "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
         "sweep": ["sweep", str(file), "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf",
-                  "--replications", "2"],
+                  "--replications", "2", "--workers", "1"],
     }  # fmt: skip
     for name, words in calls.items():
         found = CliRunner().invoke(main, [*words, "--out", str(top / name), "-q"])

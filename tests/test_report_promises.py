@@ -269,6 +269,7 @@ def test_a_selection_is_made_again(file: str):
     assert (Path("one") / "comparison.json").read_bytes() == (Path("two") / "comparison.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_comparison_in_python_is_shown_as_it_was_asked_for():
     found = sim.compare(SCENARIO, ["fcfs", "sjf"], replications=2, metrics=["cluster"], by="gpus")
     assert "--metric cluster --by gpus" in report(found)

@@ -121,6 +121,7 @@ def test_a_page_outlives_its_pictures(here: Path, undrawable: None):
 
 
 @drawing_may_fail
+@pytest.mark.slow
 def test_a_training_outlives_its_picture(here: Path, undrawable: None):
     found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--out", "p.npz")
     assert found.exit_code == 0, found.output
@@ -199,6 +200,7 @@ def test_a_picture_on_a_full_disk_is_a_warning(here: Path, monkeypatch: pytest.M
 # Spreadsheets -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_text_of_a_report_table_is_a_formula(here: Path):
     classes = ["=1+cmd", "+x", "-x", "@x", "-5", "plain"]
     rows = "\n".join(f"{row},{name},1" for row, name in enumerate(classes))

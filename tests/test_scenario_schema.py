@@ -6,7 +6,9 @@ from typing import Literal
 
 import jsonschema
 import pytest
+import yaml
 
+import sim
 from sim import registry
 from sim.errors import ScenarioError, UnknownName
 from sim.model.paths import ExistingFile
@@ -397,3 +399,15 @@ def test_a_policy_is_called_as_it_is_written():
         }
     )
     assert scenario.policies.label == "priority (preemptive: true, aging: 10/h)"
+
+
+def test_the_text_of_a_run_is_of_its_time_although_it_is_written_later(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "log.csv").write_text("id,arrival,cpu_time\na,0,1\n")
+    monkeypatch.chdir(tmp_path / "here")
+    trace = {"format": "tasks", "path": "log.csv"}
+    scenario = load({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"name": "w", "trace": trace}], "policy": "fcfs"})
+    result = sim.run(scenario)
+    monkeypatch.chdir(tmp_path)
+    assert yaml.safe_load(result.scenario)["workload"][0]["trace"]["path"] == str(tmp_path / "here" / "log.csv")
+    assert result.scenario is result.scenario

@@ -10,8 +10,8 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 import sim
 from policies.dynamic.afs import Afs
 from policies.dynamic.optimus import Optimus
-from policies.dynamic.pollux import Pollux
 from policies.dynamic.power_down import PowerDown
+from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.themis import Themis
 from policies.placement_rules.fragmentation import Mix, NodeState
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
@@ -22,7 +22,7 @@ from sim.results.result import Result
 GPU, SLOW = DeviceType("g"), DeviceType("s", speed=0.9)
 CPU = DeviceType("cpu", kind="cpu")
 HOUR = 3600.0
-ELASTIC = [Optimus, Afs, Pollux]
+ELASTIC = [Optimus, Afs, SpeedupMean]
 
 
 # Themis: leases ---------------------------------------------------------------------------------------------------

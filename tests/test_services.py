@@ -183,7 +183,7 @@ def heavy(batching, **more):
     return sim.run(found)
 
 
-@pytest.mark.parametrize("max_batch", [64, 128, None])
+@pytest.mark.parametrize("max_batch", spread([64, 128, None], 2))
 @pytest.mark.parametrize(
     "batching", ["smdp", "batopt", "triton_dynamic", "size_or_timeout", "nexus", "clipper_quantile"]
 )

@@ -88,6 +88,7 @@ def test_shards_and_a_final_call_give_the_bytes_of_one_call(tmp_path: Path, more
     ],
     ids=lambda words: words[0],
 )
+@pytest.mark.slow
 def test_other_front_doors_take_shards(small: str, tmp_path: Path, words: tuple[str, ...]):
     verb, *rest = words
     alone = call(verb, small, *rest, "--json")

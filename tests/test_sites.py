@@ -78,6 +78,7 @@ def test_a_killed_job_wastes_what_it_did_and_its_energy_is_counted(tmp_path):
     assert result.metric("energy_j") == pytest.approx(10 * 110)
 
 
+@pytest.mark.slow
 def test_all_stages_one_by_one_agree_under_limits(tmp_path):
     rows = drawn_jobs(3, [""], count=300)
     rows["time_limit"] = rows["gpu_time"] * np.random.default_rng(4).uniform(0.5, 2, len(rows))
@@ -552,7 +553,7 @@ def test_an_illegal_start_outside_a_partition_is_named(tmp_path):
 
 
 STOPPING = [
-    "easy_backfill", "srtf", "las", "tiresias", "processor_sharing", "round_robin", "gandiva", "pollux", "afs",
+    "easy_backfill", "srtf", "las", "tiresias", "processor_sharing", "round_robin", "gandiva", "speedup_mean", "afs",
     "defragment", {"name": "max_min_fairness", "round_length": "2 s"}, "slurm_multifactor", "quota_borrow", "priority",
 ]  # fmt: skip
 

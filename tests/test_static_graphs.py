@@ -267,6 +267,7 @@ def test_the_bound_with_release_times():
     assert above > 10
 
 
+@pytest.mark.slow
 def test_bounds_of_graphs_and_hlp_enclose_the_optimum():
     """path ≤ program ≤ optimum, path ≤ cheap bound ≤ optimum ≤ hlp ≤ Q(Q + 1) · optimum; arrivals and three types."""
     beyond_path = beyond_cheap = 0
@@ -307,6 +308,7 @@ def test_hlp_keeps_its_ratio_to_the_program(counts):
         assert span <= kinds * (kinds + 1) * (1 + FRUGAL) * program * (1 + FRUGAL) * SLACK
 
 
+@pytest.mark.slow
 def test_lst_keeps_its_ratio():
     """At most 2 · its own bound, which is at most the optimum; two, three types, several lanes, barred types."""
     rng = np.random.default_rng(35)
@@ -502,6 +504,7 @@ def test_registered_by_name_on_the_cholesky_graph():
     assert not any("ratio_certified" in told for told in notes.values())
 
 
+@pytest.mark.slow
 def test_planners_are_fast_on_many_lanes():
     """A thousand tasks on 24 lanes, of three types or all unlike, and a graph on a hundred: not many seconds."""
     rng = np.random.default_rng(41)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from tiers import spread
 
 import sim
 from policies.static.genetic import Genetic
@@ -82,7 +83,7 @@ def optimum(times, counts):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 3))
 def test_never_worse_than_the_seed_and_no_shorter_than_what_the_engine_finds(search, seed):
     """The planned makespan is that of the run, wherever nothing but computing takes time."""
     graph, arrivals = seed % 2 == 1, seed % 4 >= 2
@@ -96,6 +97,7 @@ def test_never_worse_than_the_seed_and_no_shorter_than_what_the_engine_finds(sea
 
 
 @pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.slow
 def test_never_worse_than_the_seed_with_data(search):
     for seed in range(4):
         given = random_problem(seed, graph=True, data=True)
@@ -215,6 +217,7 @@ def test_the_seed_decoded_is_no_longer_than_heft_says():
         assert landscape.schedule(lanes, keys).makespan <= seeded.makespan * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_search_on_a_thousand_tasks_is_quick_and_better():
     rng = np.random.default_rng(1)
     cpu = rng.uniform(1, 100, 1000)
@@ -235,6 +238,7 @@ def test_the_family_plans_what_the_engine_does(scheduler, seed):
     assert makespan <= planned * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_load_balance_on_uniform_lanes_keeps_its_ratio():
     rng = np.random.default_rng(2)
     worst = 0.0

@@ -230,6 +230,7 @@ def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("many", ["replications", "comparison"])
+@pytest.mark.slow
 def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tmp_path: Path, many: str):
     """All but pictures, and tables of single runs, which are verified when they are read."""
     from sim.experiment.compare import run_policies

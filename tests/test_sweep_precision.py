@@ -194,6 +194,7 @@ def test_points_with_a_warm_up_of_their_own():
     assert found.points["warmup"].tolist() == ["auto", "10 s"]
 
 
+@pytest.mark.slow
 def test_equal_rows_are_run_once(monkeypatch):
     made = []
     real = work.outcome_of

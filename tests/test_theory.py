@@ -56,6 +56,7 @@ def test_every_name_is_there():
         theory.nothing_like_it  # noqa: B018
 
 
+@pytest.mark.slow
 def test_birth_death_and_stationary_agree_with_a_direct_solution():
     births, deaths = [3.0, 1.0, 0.5, 2.0], [1.0, 2.0, 4.0, 0.3]
     rates = np.diag(births, 1) + np.diag(deaths, -1)
@@ -296,6 +297,7 @@ def test_priorities_conserve_work():
     assert theory.preemptive_resume(same)[0].response_mean == close(theory.mm1(0.3, 1).response_mean)
 
 
+@pytest.mark.slow
 def test_priorities_at_several_servers():
     """By the chain of (high, low) in the system for the preemptive; in sum M/M/c for both; one class is M/M/c."""
     classes = [theory.Class(0.8, 1), theory.Class(0.9, 1)]
@@ -349,6 +351,7 @@ def test_bulk_service_by_its_chain(rate: float, most: int):
 
 
 @pytest.mark.parametrize(("rate", "most"), [(30, None), (30, 8), (5, 3), (45, None), (90 / 7, 1)])
+@pytest.mark.slow
 def test_greedy_batches_by_playing_them(rate: float, most: int | None):
     """Against a simulation of a few lines, of 200,000 batches with a fixed seed: within 4 standard errors."""
     per_item, fixed = 0.02, 0.05
@@ -390,6 +393,7 @@ def test_greedy_batches_meet_their_limits_and_bounds():
     assert high == close(1.5 * 0.05 / 0.2 + 0.01 * 2.8 / (1 - 0.64))
 
 
+@pytest.mark.slow
 def test_greedy_batches_of_a_server_that_is_as_good_as_never_idle():
     """There the equations of the chain are singular but for rounding; the bounds are less than 1e-6 apart."""
     per_item, fixed = 0.001378, 0.0132
@@ -792,6 +796,7 @@ def test_command_in_words():
     assert "nearly" in near.stdout
 
 
+@pytest.mark.slow
 def test_no_shipped_scenario_breaks_the_matching():
     from sim.scenario.shipped import shipped
 

@@ -209,6 +209,7 @@ def test_bulk_service(load: float, most: int):
     ("rate", "means"),
     [(0.5, (1, 0.5, 0.3)), (0.9999, (1, 0.3)), (0.9999, (1e-3, 1, 1e-5)), (0.9999, (1, 0.9999999, 0.5))],
 )
+@pytest.mark.slow
 def test_tandem(rate: float, means: tuple[float, ...]):
     rates = [1 / D(mean) - D(rate) for mean in means]
     parts = [math.prod((b / (b - a) for b in rates if b != a), start=D(1)) for a in rates]

@@ -35,6 +35,11 @@ WORKFLOW = json.dumps(GRAPH, indent=1)
 MAPPED = "at,took,gpus\n2026-01-01 00:00:00,10,1\n2026-01-01 00:00:05,20,2\n"
 LINES = '{"at": "2026-01-01 00:00:00", "took": 10, "gpus": 1}\n{"at": "2026-01-01 00:00:05", "took": 20, "gpus": 2}\n'
 
+POLLUX = "name,time,application,num_replicas,batch_size\na,0,net,1,8\nb,20,net,1,8\n"
+PROFILE = {
+    "placements.csv": "placement,local_bsz,step_time,sync_time\n1,4,0.5,0\n1,8,1,0\n",
+    "validation-8.csv": "progress,iteration,grad_sqr,grad_var\n10,10,1,1\n",
+}
 MAPPING = {"columns": {"arrival": "at", "duration": "took", "gpus": "gpus"}}
 BINARY = {"parquet"}
 """Formats of which a text editor cannot damage a file; see test_mapped_logs."""
@@ -44,7 +49,7 @@ EXAMPLES = {
     "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "csv": MAPPED,
     "gavel": TEN, "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "jsonl": LINES, "kubernetes": PODS_JSON,
     "mooncake": MOON, "openb": PODS,
-    "pai": TASKS, "philly": PHILLY, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
+    "pai": TASKS, "philly": PHILLY, "pollux": POLLUX, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
     "wfformat": WORKFLOW,
 }  # fmt: skip
 """One whole file of each format."""
@@ -66,6 +71,7 @@ NEGATIVE = {
     "openb": ("0,120,5", "-3,120,5", ':2: column creation_time: "-3" is negative'),
     "pai": ("100.0,200.0", "-100.0,200.0", ':1: column start_time: "-100.0" is negative'),
     "philly": ("2017-10-07 01:01:30", "2016-10-07 01:01:30", "an attempt that ended before it began"),
+    "pollux": ("b,20", "b,-20", ':3: column time: "-20" is negative'),
     "requests": ("0.5,7", "-0.5,7", ':3: column arrival: "-0.5" is negative'),
     "slurm": ("2026-01-01T00:01:10|COMPLETED|00:05:00", "2026-01-01T00:00:01|COMPLETED|00:05:00", "ended before they"),
     "swf": ("  1   0   5", "  1  -9   5", ":4: column submit: -9 is negative"),
@@ -108,6 +114,7 @@ MISSING = {
     "openb": ("num_gpu", "", ':1: no column "num_gpu"'),
     "pai": ("j1,", "j1;", ":1: the row has 9 cells, expected are 10"),
     "philly": ('"submitted_time"', "", "the time is missing"),
+    "pollux": ("num_replicas", "", ':1: no column "num_replicas"'),
     "requests": ("arrival", "", ':1: no column "arrival"'),
     "slurm": ("Submit", "", ':1: no column "Submit"'),
     "swf": ("  1   0   5", "  1   0", ":4: the line has 17 fields, expected are 18"),
@@ -127,6 +134,11 @@ def read(tmp_path):
         if form == "gavel":
             options["throughputs"] = tmp_path / "throughputs.json"
             options["throughputs"].write_text(THROUGHPUTS)
+        if form == "pollux":
+            options["profiles"] = tmp_path / "profiles"
+            (tmp_path / "profiles" / "net").mkdir(parents=True, exist_ok=True)
+            for name, text in PROFILE.items():
+                (tmp_path / "profiles" / "net" / name).write_text(text)
         if form in ("csv", "jsonl"):
             options |= MAPPING
         return registry.entry("traces", form)(path, **options)

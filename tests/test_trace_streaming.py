@@ -105,7 +105,7 @@ def same(one, other):
     [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"trim": True, "time_scale": 0.3, "estimates": "perfect"}],
     ids=str,
 )
-@pytest.mark.parametrize("form", sorted(EXAMPLES))
+@pytest.mark.parametrize("form", spread(sorted(EXAMPLES), 8))
 def test_a_converted_log_is_the_table_from_python(convert, options, monkeypatch, tmp_path, form, cut, rows):
     """In blocks of any size: the rows, ids that come again, columns of later rows alone, and all that is told."""
     text = repeated(form, 4)
@@ -384,6 +384,7 @@ def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
 
 
 @pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
+@pytest.mark.slow
 def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     """Of four times as many jobs, of which a sample is kept, the memory is that of the sample: below 20 bytes a job."""
     read = registry.entry("traces", format_of(form))

@@ -206,6 +206,7 @@ def test_a_front_stays_where_its_metrics_can_be():
     assert left >= -0.05 * right and bottom >= 0 and top <= 103
 
 
+@pytest.mark.slow
 def test_names_lie_on_no_marker():
     found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip", "edf", "ljf"], replications=3)
     ax = plots.pareto(found, "response_mean", "response_p95")

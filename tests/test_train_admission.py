@@ -229,6 +229,7 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
     assert policy.decides == "admission" and policy.training["reward"] == NET and policy.agent == agent
 
 
+@pytest.mark.slow
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     path = tmp_path / "p.npz"
     training = sim.train(CROWD, "dqn", 1500, decides="admission", window=4, reward=NET, baselines=(), out=path)
@@ -239,6 +240,7 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     assert training.curve["reward_per_task"].max() == pytest.approx(earned, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     """Under the scenario's own scheduler; the limit is the best of the validation runs."""
     scenario = sim.load(

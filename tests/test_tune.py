@@ -60,6 +60,7 @@ def test_the_best_setting_is_found():
     assert found.policy["scheduler"] == {"name": "Blend", "share": found.values["share"]}
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_is_found_is_that_of_the_present_setting():
     """The scenario begins with a burst of tasks: what is chosen by is measured behind it, for all settings alike."""
     stream = SMALL["workload"][0]

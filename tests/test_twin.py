@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from sim.cli.program import hetsim
 from sim.errors import ScenarioError
 from sim.experiment.twin import Cluster, Twin
-from sim.experiment.twin_judge import judge
+from sim.experiment.twin_judge import earlier_instants, judge, look_back
+from sim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
 from sim.workload.history import DAY, ArrivalTimes, History, RunTimes
 from sim.workload.snapshot import Job, gpus_of, read
 
@@ -180,6 +181,72 @@ def test_judging_knows_when_intervals_hold():
     assert rows["twin"]["width_90"] < 1.0 < rows["waits of the user"]["width_90"]
 
 
+def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
+    """Two nodes of three are in use: the job for two waits for them, and that for one does not."""
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0, cpus=8.0)
+    past.nodes[:] = 2
+    now, wide = 100_000.0, {"count": 2.0, "limit": 1000.0, "cpus": 8.0}
+    jobs = [Job("r", 0, "ann", "", 0.0, now - 100.0, nodes=("a", "b"), **wide),
+            Job("wide", 0, "ann", "", 0.0, math.nan, **wide),
+            Job("narrow", 0, "ann", "", 0.0, math.nan, 1000.0, 4.0)]  # fmt: skip
+    nodes = [{"name": name, "cpus": 4} for name in "abc"]
+    told = Twin(jobs, now, past, Cluster(nodes), 3600.0, "easy_backfill").forecast(2)
+    assert not told.notes and np.allclose(told.starts, [[400.0, 0.0]] * 2, atol=0.1)
+
+
+# Widening -------------------------------------------------------------------------------------------------------
+
+
+def pasts(random, count=400, jobs=5, known=0.0):
+    """Snapshots whose jobs are told to start around an hour, 10 min to either side, and do within a wide range."""
+    told = np.tile(3600.0 + 600.0 * np.array([-1.0, -0.4, 0.0, 0.4, 1.0]), (jobs, 1))
+    return [Past(known, told, random.uniform(1000.0, 9000.0, jobs)) for _ in range(count)]
+
+
+def test_widened_intervals_hold_as_often_as_they_say():
+    random = np.random.default_rng(1)
+    wide = widening(pasts(random), 0.0)
+    low, quarter, middle, three, high = wide.moved(pasts(random)[0].told[0], 86_400.0)
+    actual = np.concatenate([past.actual for past in pasts(random, 2000)])
+    assert middle == 3600.0
+    assert abs(((low <= actual) & (actual <= high)).mean() - 0.9) < 0.02
+    assert abs(((quarter <= actual) & (actual <= three)).mean() - 0.5) < 0.03
+
+
+def test_what_was_not_known_yet_widens_nothing():
+    random = np.random.default_rng(2)
+    known, late = pasts(random, 10), pasts(random, 10, known=50.0)
+    for past in late:
+        past.actual[:] = 80_000.0
+    assert widening([*known, *late], 49.0) == widening(known, 49.0) != widening([*known, *late], 50.0)
+    assert widening(known[: (ENOUGH_STARTS - 1) // 5], 0.0) is None
+
+
+def test_widened_quantiles_stay_in_order_and_within_the_horizon():
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        some = [Past(0.0, np.sort(random.exponential(5000.0, (40, 5)), axis=1), random.exponential(5000.0, 40))]
+        moved = widening(some, 0.0).moved(np.sort(random.exponential(5000.0, (30, 5)), axis=1), 9000.0)
+        assert (np.diff(moved, axis=1) >= 0).all() and (moved >= 0).all() and (moved <= 9000.0).all()
+
+
+def test_a_forecast_learns_from_what_its_history_did():
+    """The cluster of the record starts a job half an hour late, for a reason that no model knows."""
+    submit = np.concatenate([day * DAY + np.arange(24) * 3600.0 + 3 * k for day in range(6) for k in range(3)])
+    submit = np.sort(submit)
+    log = history(submit, 900.0, start=submit + 1800.0, limit=1000.0)
+    cluster = Cluster([{"name": "n", "cpus": 8}])
+    now = float(submit[-1])
+    instants = [at + 60.0 for at in np.round(np.array(earlier_instants(0.0, now, 7200.0, 12)) / 3600.0) * 3600.0]
+    found = look_back(log, cluster, instants, 7200.0, 4, "fcfs")
+    told = Twin([job("w", submit=now)], now, log, cluster, 7200.0, "fcfs").forecast(4)
+    assert told.quantiles(0, SHARES) == told.drawn(0, SHARES) and told.quantiles(0, [0.95])[0] < 60.0
+    told.widening = widening(found, now)
+    assert told.widening.starts >= ENOUGH_STARTS
+    low, high = told.quantiles(0, [0.05, 0.95])
+    assert low < 60.0 and 1700.0 < high < 1800.0
+
+
 # The command ----------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +284,7 @@ def test_the_command_tells_tables_json_and_a_page(files):
     assert len(changed) == 6  # what ran on g2 waits as well
     assert "data:image/png" in (files / "page.html").read_text()
     text = call(files, "-q", "--job", "10").stdout
+    assert found["widened_by"] is None and "errors are learned from 30 or more" in call(files).stderr
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
 
 

@@ -13,12 +13,12 @@ whole = False
 
 
 def some(count: int) -> int:
-    """A number of repetitions: all of them in the whole suite, a quarter in the quick tier."""
-    return count if whole else max(3, count // 4)
+    """A number of repetitions: all of them in the whole suite, a sixth in the quick tier."""
+    return count if whole else max(3, count // 6)
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Settings of a property test that tries this number of examples, or a quarter of it in the quick tier."""
+    """Settings of a property test that tries this number of examples, or a sixth of it in the quick tier."""
     return settings(max_examples=some(count), deadline=None, **more)
 
 

@@ -15,8 +15,9 @@ from sim.env.sb3 import ScoringPolicy
 
 torch.set_num_threads(1)
 steps, seed = int(sys.argv[1]), 0
-env = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity").unwrapped
-judge = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity", normalize=False).unwrapped
+scenario = {"scenario": "learned-affinity", "order": "arrival"}
+env = gymnasium.make("hetsim/Scheduling-v0", **scenario, normalize="time").unwrapped
+judge = gymnasium.make("hetsim/Scheduling-v0", **scenario, normalize=None).unwrapped
 random = np.random.default_rng([seed, 0])  # as `hetsim train --seed 0`: the same run
 first = ActionScores(env.layout, seed=random).arrays()
 model = MaskablePPO(

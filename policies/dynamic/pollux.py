@@ -1,51 +1,235 @@
-"""Pollux-style allocation: the fairest mean of speedups over all jobs.
+"""Pollux: a genetic search for the GPUs, and nodes, of all elastic jobs that make the fairest mean of their speedups.
 
-Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
-speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
-Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
-genetic search also places GPUs and batch sizes adapt; here sizes grow greedily by the gain in the sum of powers, which
-for concave speeds is optimal up to the last step.  Several types of GPU are an extension (`policies.dynamic.elastic`).
-Weakness: blind to the time left, so that short jobs are treated as long ones.
-Cost: see `policies.dynamic.elastic`.
+Decides sizes and nodes, and when they change.  The speedup of a job is its progress a second there against that on
+an equal share of the GPUs on the fewest nodes; what the cluster reaches is the power mean of all speedups.  A job
+that would have to start again counts less, by the time that its restarts take of its life.  A job gets at most twice
+the GPUs that it has had before, so that its speed there is not a guess from afar; and a node has at most one job that
+lies on several nodes, so that no two compete for its network.
+At each interval matrices of jobs × nodes are crossed over by jobs, changed at random and repaired, beginning with
+those of the interval before; the best one is dealt out.
+Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
+Goodput-Optimized Deep Learning (OSDI 2021).  There speeds are predicted by a model that is fitted to each job's own
+steps; here they are the estimates of its modes, which for jobs with measured curves know layout and progress.  How
+batch sizes adapt is the job's matter (`batch: adaptive` of the trace format pollux).  The search keeps the better half
+of parents and children, where the authors' also keeps solutions that use the cluster better (NSGA-II).
+Weakness: blind to the time left, so that short jobs are treated as long ones; and a search of few generations does not
+find the best.
+Cost: O(generations × population × jobs × nodes) an interval.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic, Step
+from policies.dynamic.at_intervals import AtIntervals, Job, Share
 from sim.model.tasks import Task
 from sim.model.units import Seconds
+from sim.policy import View
+
+RESET, EMPTIED, CLEARED = 0.1, 0.1, 0.1
+"""Chances of a change: a job has what it has now; a job is thinned out; and then each of its nodes is cleared."""
+FLOOR = 1e-3
+"""What every speedup counts besides, so that a job that waits does not outweigh all others."""
+
+Matrices = np.ndarray
+"""GPUs by candidate, job and node."""
 
 
-class Pollux(Elastic):
-    """Greatest gain in the sum of powers of speedups.
+class Pollux(AtIntervals):
+    """Fairest mean of speedups, found by a genetic search.
 
-    fairness: the exponent, below 0.
-    interval: running jobs are resized at most once in it.
+    interval: seconds from one decision to the next.
+    fairness: exponent of the power mean, below 0; towards minus infinity only the worst-off counts.
+    population, generations: how many candidates are kept, and how often they are bred, at each decision.
+    restart: seconds that a job is thought to lose when its GPUs change.
     """
 
     def __init__(
         self,
+        interval: Annotated[Seconds, Field(gt=0)] = 60.0,
         fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0,
-        interval: Annotated[Seconds, Field(gt=0)] = 600.0,
+        population: Annotated[int, Field(ge=2, le=1000)] = 40,
+        generations: Annotated[int, Field(ge=1, le=1000)] = 20,
+        restart: Annotated[Seconds, Field(ge=0)] = 30.0,
     ):
         super().__init__(interval)
         self.fairness = fairness
+        self.population = population
+        self.generations = generations
+        self.restart = restart
+        self._widest: dict[int, int] = {}
+        """By row: most GPUs that the job has had for an interval."""
+        self._starts: dict[int, int] = {}
+        """By row: how often the job has been given GPUs."""
+        self._last_rows: list[int] = []
+        self._last_nodes: list[int] = []
+        self._last_matrices: Matrices = np.zeros((0, 0, 0), dtype=np.int64)
 
-    def first(self, task: Task, left: float) -> float:
-        return task.arrival
+    def finished(self, task: Task) -> None:
+        self._widest.pop(task.index, None)
+        self._starts.pop(task.index, None)
 
-    def gain(self, step: Step, left: float) -> float:
-        fair = self._fair_speed(step.task)
-        now, then = self.speed(step.task, step.here) / fair, self.speed(step.task, step.there) / fair
-        return float(now**self.fairness - then**self.fairness) / step.more
+    def gone(self, task: Task) -> None:
+        self.finished(task)
 
-    def _fair_speed(self, task: Task) -> float:
-        """The fastest size within an equal share of the GPUs that it can use, or its least size."""
-        sizes = self.sizes(task)
-        share = sum(self._total[name] for name in sizes) / self._jobs
-        within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
-        return max(self.speed(task, mode) for mode in within or self.least(task, sizes)[:1])
+    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+        if not jobs or not room:
+            return {}
+        jobs = sorted(jobs, key=lambda job: (job.attained, job.task.arrival, job.task.index))
+        for job in jobs:
+            row = job.task.index
+            self._widest[row] = max(self._widest.get(row, 0), sum(job.share.values()))
+        nodes = list(room)
+        search = Search(self, jobs, nodes, np.array([room[node] for node in nodes]), view)
+        matrices = search.run(self._adapted(jobs, nodes))
+        self._last_rows, self._last_nodes = [job.task.index for job in jobs], nodes
+        self._last_matrices = matrices
+        dealt: dict[int, Share] = {}
+        for job, counts in zip(jobs, matrices[0].tolist(), strict=True):
+            share = {node: count for node, count in zip(nodes, counts, strict=True) if count}
+            if share and share != job.share:
+                self._starts[job.task.index] = self._starts.get(job.task.index, 0) + 1
+            if share:
+                dealt[job.task.index] = share
+        return dealt
+
+    def restarts(self, job: Job) -> int:
+        """How often it has been given other GPUs than it had."""
+        return max(0, self._starts.get(job.task.index, 0) - 1)
+
+    def widest(self, job: Job) -> int:
+        """The most GPUs that it may get now."""
+        known = max(1, 2 * self._widest[job.task.index])
+        return max((gpus for gpus in job.sizes if gpus <= known), default=next(iter(job.sizes)))
+
+    def _adapted(self, jobs: list[Job], nodes: list[int]) -> Matrices:
+        """The candidates of the interval before, for the jobs and nodes of now."""
+        last = self._last_matrices
+        found = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
+        if len(last):
+            row_at = {row: place for place, row in enumerate(self._last_rows)}
+            node_at = {node: place for place, node in enumerate(self._last_nodes)}
+            here = [place for place, job in enumerate(jobs) if job.task.index in row_at]
+            there = [row_at[jobs[place].task.index] for place in here]
+            columns = [place for place, node in enumerate(nodes) if node in node_at]
+            before = [node_at[nodes[place]] for place in columns]
+            found[np.ix_(range(len(last)), here, columns)] = last[np.ix_(range(len(last)), there, before)]
+        return found
+
+
+class Search:
+    """One genetic search."""
+
+    def __init__(self, policy: Pollux, jobs: list[Job], nodes: list[int], room: np.ndarray, view: View):
+        self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
+        self.now = np.array([[job.share.get(node, 0) for node in nodes] for job in jobs], dtype=np.int64)
+        self.limits = np.array([policy.widest(job) for job in jobs])
+        total = int(room.sum())
+        self.fair = max(1, -(-total // len(jobs)))
+        age = np.array([view.now - job.task.arrival for job in jobs])
+        restarts = np.array([policy.restarts(job) for job in jobs])
+        self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
+        """What a job's speedup is worth if it starts again."""
+        width = int(self.limits.max()) + 1
+        self.sizes = np.array([self._sizes_below(job, width) for job in jobs])
+        """By job and number of GPUs: the largest size of the job that is not above that."""
+        self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
+        """Speedup by job, nodes and GPUs, as far as it was asked for."""
+        self.table[:, 0, :] = self.table[:, :, 0] = 0.0
+        self.scale = len(nodes) / total
+        self.base = [self._fair_speed(job) for job in jobs]
+
+    def run(self, seeds: Matrices) -> Matrices:
+        """The candidates that are left, the best first."""
+        size = self.policy.population
+        found = self._repaired(np.concatenate([self.now[np.newaxis], seeds[: size - 1]]))
+        values = self._values(found)
+        for _ in range(self.policy.generations):
+            children = self._repaired(self._changed(self._crossed(found, values, size)))
+            found = np.concatenate([found, children])
+            values = np.concatenate([values, self._values(children)])
+            _, first = np.unique(found.reshape(len(found), -1), axis=0, return_index=True)
+            best = first[np.lexsort((first, -values[first]))][:size]
+            found, values = found[best], values[best]
+        return found
+
+    # What a candidate is worth ----------------------------------------------------------------------------------
+
+    def _fair_speed(self, job: Job) -> float:
+        """Speed on an equal share of the GPUs over the fewest nodes, or the next smaller size that the job has."""
+        width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
+        return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
+
+    @staticmethod
+    def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
+        """So many GPUs on so many nodes, in equal parts as far as possible."""
+        least, more = divmod(gpus, nodes)
+        return (least + 1,) * more + (least,) * (nodes - more)
+
+    def _values(self, matrices: Matrices) -> np.ndarray:
+        """The power mean of the speedups."""
+        nodes, gpus = np.count_nonzero(matrices, axis=2), matrices.sum(axis=2)
+        numbers = np.broadcast_to(np.arange(len(self.jobs)), gpus.shape)
+        speedups = self.table[numbers, nodes, gpus]
+        missing = np.isnan(speedups)
+        if missing.any():
+            asked = np.unique(np.column_stack([numbers[missing], nodes[missing], gpus[missing]]), axis=0)
+            for number, count, width in asked.tolist():
+                speed = self.jobs[number].speed(self._layout(width, count))
+                self.table[number, count, width] = speed / self.base[number]
+            speedups = self.table[numbers, nodes, gpus]
+        again = np.any(matrices != self.now, axis=2)
+        scaled = np.where(again, speedups * self.kept, speedups) * self.scale + FLOOR
+        power = self.policy.fairness
+        return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
+
+    # Breeding ---------------------------------------------------------------------------------------------------
+
+    def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
+        """Children of pairs: the first jobs as in one parent, the others as in the other.  Of two candidates the
+        better becomes a parent."""
+        drawn = self.random.integers(len(found), size=(2, 2, count))
+        parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
+        point = self.random.integers(len(self.jobs), size=(count, 1, 1))
+        first = np.arange(len(self.jobs))[np.newaxis, :, np.newaxis] < point
+        return np.where(first, found[parents[0]], found[parents[1]])
+
+    def _changed(self, matrices: Matrices) -> Matrices:
+        random = self.random
+        jobs = matrices.shape[:2]
+        matrices = np.where((random.random(jobs) < RESET)[:, :, np.newaxis], self.now, matrices)
+        thinned = np.where(random.random(jobs) < EMPTIED, CLEARED, 0.0)
+        matrices = np.where(random.random(matrices.shape) < thinned[:, :, np.newaxis], 0, matrices)
+        free = (self.room - matrices.sum(axis=1) > 0)[:, np.newaxis, :] & np.ones(matrices.shape, dtype=bool)
+        own = free & (matrices > 0)
+        anywhere, more = (
+            mask / np.maximum(mask.sum(axis=1, keepdims=True), 1) for mask in (free, own)
+        )  # on each node one job on average gets more, and one of those that are there
+        grown = random.random(matrices.shape) < anywhere + more - anywhere * more
+        upper = np.maximum(np.broadcast_to(self.room, matrices.shape), matrices)
+        return np.where(grown, random.integers(matrices, upper + 1), matrices)
+
+    def _repaired(self, matrices: Matrices) -> Matrices:
+        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of
+        what is left, as much as makes a size of the job."""
+        matrices = matrices.copy()
+        spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
+        matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0
+        order = np.argsort(self.random.random(matrices.shape), axis=2)
+        mixed = np.take_along_axis(matrices, order, axis=2)
+        mixed = np.minimum(np.cumsum(mixed, axis=2), self.limits[:, np.newaxis])
+        np.put_along_axis(matrices, order, np.diff(mixed, axis=2, prepend=0), axis=2)
+        matrices = np.diff(np.minimum(np.cumsum(matrices, axis=1), self.room), axis=1, prepend=0)
+        sizes = self.sizes[np.arange(len(self.jobs)), matrices.sum(axis=2)]
+        return np.diff(np.minimum(np.cumsum(matrices, axis=2), sizes[:, :, np.newaxis]), axis=2, prepend=0)
+
+    @staticmethod
+    def _sizes_below(job: Job, width: int) -> list[int]:
+        """For each number of GPUs below `width` the largest size of the job that is not above it."""
+        found = [0] * width
+        for gpus in range(1, width):
+            found[gpus] = gpus if gpus in job.sizes else found[gpus - 1]
+        return found

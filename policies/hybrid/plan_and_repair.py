@@ -33,7 +33,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from policies.hybrid.plannable import default_planner, plannable
-from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane
+from policies.hybrid.planned_lanes import Board
+from policies.hybrid.planned_steps import Forecast, Job, Lane
 from policies.hybrid.repairs import Known, reordered, restartable, stolen
 from sim.model.cluster import Device
 from sim.model.plan import Plan
@@ -159,7 +160,7 @@ class PlanAndRepair(Scheduler):
         self._progress.device(device, up)
         self._upset = True
         self._events += 1
-        self._board.due.update((lane.number, lane) for lane in self._board.lanes.values())
+        self._board.devices_changed()
         if up:
             self._new |= self._stranded
             self._stranded = {}
@@ -194,17 +195,8 @@ class PlanAndRepair(Scheduler):
 
     def _follow(self, view: View) -> Iterator[Decision]:
         """What heads its lanes starts, as the plan has it."""
-        due, again = self._board.due, {}
-        while due:
-            lane = due.pop(next(iter(due)))
-            job = lane.head()
-            if job is None or job.task is None or not all(other.head() is job for other in job.lanes):
-                continue
-            if self._board.fits(job.task, job.placement, view):
-                yield self._start(job, view)
-            else:
-                again[lane.number] = lane
-        self._board.due = again
+        for job in self._board.startable(view):
+            yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
         """What no plan has a place for, in the fallback's order: whatever fits."""
@@ -235,11 +227,12 @@ class PlanAndRepair(Scheduler):
             if job is not None:
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
-        in_vain: dict[Any, None] = {}
+        in_vain: dict[int, None] = {}
+        barren: dict[int, None] = {}
+        """Types of lane for which there is nothing to move or to start over, until something starts."""
         known: Known = {}
         for lane in idle:
-            kind = lane.device.type, lane.device.node
-            if lane.running or kind in in_vain:
+            if lane.running or lane.kind in barren or lane.group in in_vain:
                 continue
             moved = stolen(self._board, lane, self._look(view), view)
             if moved is not None:
@@ -247,11 +240,14 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
-                known = {}
+                known, barren = {}, {}
                 continue
             job = restartable(self._board, lane, view, known) if self.restart else None
             if job is None:
-                in_vain[kind] = None
+                in_vain[lane.group] = None
+                movable = self._board.movable.get(lane.device.type)
+                if movable is not None and not movable.steps and not known.get(lane.device.type):
+                    barren[lane.kind] = None
                 continue
             assert job.task is not None
             self.notes["restarted"] += 1
@@ -259,7 +255,7 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
-            known = {}
+            known, barren = {}, {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 
@@ -327,24 +323,25 @@ class PlanAndRepair(Scheduler):
     def _house(self, view: View) -> None:
         """Newcomers get a place at the end of the lane on which they would end first."""
         ends = dict(self._look(view).lane)
-        lanes = [lane for lane in self._board.lanes.values() if self._board.is_up(lane)]
+        board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
-            best: tuple[float, Job] | None = None
+            best: tuple[float, Lane, int, float] | None = None
             for position, mode in enumerate(task.modes):
                 if task.allowed is not None and position not in task.allowed:
                     continue
                 seconds = self._seconds(task.index, position)
-                for lane in lanes:
-                    placement = lane.placed(mode)
-                    if placement is not None:
-                        end = max(view.now, ends.get(lane.number, 0.0)) + seconds
-                        if best is None or end < best[0]:
-                            best = end, Job(task.index, placement, (lane,), seconds, task)
+                for lane in board.able(mode):
+                    end = max(now, ends.get(lane.number, 0.0)) + seconds
+                    if (best is None or end < best[0]) and board.is_up(lane):
+                        best = end, lane, position, seconds
             if best is None:
                 self._stranded[task.index] = task
             else:
-                ends[best[1].lanes[0].number] = best[0]
-                self._board.put(best[1])
+                end, lane, position, seconds = best
+                ends[lane.number] = end
+                placement = lane.placed(task.modes[position])
+                assert placement is not None
+                board.put(Job(task.index, placement, (lane,), seconds, task))
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:

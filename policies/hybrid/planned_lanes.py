@@ -1,137 +1,21 @@
-"""What is left of a plan, lane by lane, and when it will be done: the ground of `plan_and_repair`.
+"""What is left of a plan, lane by lane: the ground of `plan_and_repair`.
 
-A *lane* is a core or an accelerator; it has the steps of the plan that are still to start there, in order.  All steps
-together stand in one order too, that of the plan, in which every step comes after those it waits for.
+Lanes and steps are those of `policies.hybrid.planned_steps`.  What was found is kept by lane until something changes
+there, so that an event costs little that grows with the lanes.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
 
-from sim.model.cluster import MILLI, Device, DeviceType, Node
-from sim.model.plan import Placement, can_host, lane_names
+from policies.hybrid.movable import Movable
+from policies.hybrid.planned_steps import LATE, Experience, Forecast, Job, Lane, computing
+from sim.model.cluster import Device, DeviceType
+from sim.model.plan import Placement, lane_names
 from sim.model.tasks import Mode, Task
 from sim.policy import PlanProblem, Start, View
-
-
-def computing(task: Task, mode: Mode) -> float:
-    """Estimated seconds to compute what a task has left, in a mode, on idle devices of nominal rate."""
-    return (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
-
-
-ENOUGH = 3
-"""Tasks that were as late, for their mean to say something."""
-LATE = 1e-9
-"""What exceeds an estimate by less than this part of it is not late."""
-
-
-class Lane:
-    """A core or an accelerator, with the steps that are to start there and those that run, by row."""
-
-    __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived")
-
-    def __init__(self, name: str, number: int, device: Device, node: Node):
-        self.name = name
-        self.number = number
-        self.device = device
-        self.node = node
-        self.queue: dict[int, Job] = {}
-        self.running: dict[int, Job] = {}
-        self.arrived = 0
-        """Steps of the queue whose tasks wait by now."""
-
-    def head(self) -> Job | None:
-        return next(iter(self.queue.values()), None)
-
-    def placed(self, mode: Mode) -> Placement | None:
-        """A mode on this lane, if it needs just one."""
-        if mode.type is not self.device.type or not can_host(self.node, mode):
-            return None
-        if not mode.on_cpu:
-            return Placement(mode, (self.device,)) if mode.gpus == 1 and mode.whole else None
-        core = int(self.name[len(self.device.name) :])
-        return Placement(mode, (self.device,), (core,)) if mode.millicores == MILLI else None
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class Job:
-    """A step of the plan: a task, its placement and lanes, and how long it is expected to hold them.
-
-    `task` is None until it waits.
-    """
-
-    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end")
-
-    def __init__(
-        self, row: int, placement: Placement, lanes: tuple[Lane, ...], seconds: float, task: Task | None = None
-    ):
-        self.row = row
-        self.placement = placement
-        self.lanes = lanes
-        self.seconds = seconds
-        self.task = task
-        self.fetched = False
-        self.end: float | None = None
-        """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
-
-    @property
-    def alone(self) -> bool:
-        """Does it stand on one lane?"""
-        return len(self.lanes) == 1
-
-    def __repr__(self) -> str:
-        return f"job {self.row} on {'+'.join(lane.name for lane in self.lanes)}"
-
-
-@dataclass
-class Forecast:
-    """When things will happen if every lane keeps its order and every estimate is right from now on.
-
-    `start` and `finish` by row, `lane` by the number of a lane: when its last step ends; lanes that have none and run
-    nothing are left out.
-    """
-
-    start: dict[int, float] = field(default_factory=dict)
-    finish: dict[int, float] = field(default_factory=dict)
-    lane: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def end(self) -> float:
-        """When all will be done."""
-        return max(self.lane.values(), default=0.0)
-
-
-class Experience:
-    """How long tasks that have ended took, as a part of their estimates: what to expect of one that runs late."""
-
-    def __init__(self) -> None:
-        self._ratios: list[float] = []
-        self._sums: list[float] | None = None
-
-    def add(self, estimate: float, took: float) -> None:
-        if estimate > 0:
-            insort(self._ratios, took / estimate)
-            self._sums = None
-
-    def ratio(self, least: float) -> float:
-        """What to expect of a task that takes at least this part of its estimate: the mean over those known that did.
-
-        1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
-        """
-        if least < 1 + LATE:
-            return max(1.0, least)
-        longer = len(self._ratios) - bisect_right(self._ratios, least)
-        if longer < ENOUGH:
-            return 2 * least - 1
-        if self._sums is None:
-            self._sums = list(accumulate(reversed(self._ratios)))
-        return max(least, self._sums[longer - 1] / longer)
 
 
 class Board:
@@ -157,6 +41,37 @@ class Board:
         for how long."""
         self.changes = 0
         """Since the last forecast."""
+        self.movable: dict[DeviceType, Movable] = {}
+        """By type of lane."""
+        self._starts = 0
+        self._by_kind: dict[DeviceType, list[Lane]] = {}
+        for lane in self.lanes.values():
+            alike = self._by_kind.setdefault(lane.device.type, [])
+            lane.kind = alike[0].kind if alike else len(self._by_kind)
+            lane.group = lane.kind * len(nodes) + lane.device.node
+            alike.append(lane)
+        self._able: dict[Mode, list[Lane]] = {}
+        self._down: dict[int, Lane] = {}
+        self._idle: list[Lane] | None = None
+        """Lanes on which nothing of the plan runs, if known."""
+        self._made: Forecast | None = None
+        """The last forecast, as long as it can be mended lane by lane."""
+        self._touched: dict[int, Lane] = {}
+        """Lanes that have changed since."""
+        self._joint = problem.tasks.predecessors is not None
+        """Does a step on one lane depend on another lane?"""
+        self._due: list[tuple[float, int, float]] = []
+        """When what runs should have ended: that time, row and start, as a heap; of what has ended too."""
+        self._overdue: dict[int, None] = {}
+        """Rows that may be late."""
+        self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
+        """What was in `faster`, but has too little left to be started over as long as it is not late: a heap of ends,
+        rows, numbers and seconds."""
+        self._refused: dict[int, int] = {}
+        """By lane that heads a step for which there was no room: the node on which it was."""
+        self._released: dict[int, None] | None = {}
+        """Nodes on which something has come free since; None: perhaps on all."""
+        self._releases = 0
         self._tasks = problem.tasks
         self._is_up = is_up
         self._experience = Experience()
@@ -164,23 +79,49 @@ class Board:
         """Of tasks that were stopped late: the part of their estimate that they had run for."""
 
     def is_up(self, lane: Lane) -> bool:
-        return self._is_up(lane.device)
+        return lane.number not in self._down
+
+    def devices_changed(self) -> None:
+        """A device has failed or come back."""
+        self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
+        self.due.update((lane.number, lane) for lane in self.lanes.values())
+        self._idle = self._made = self._released = None
 
     def idle(self) -> list[Lane]:
         """Lanes on which nothing of the plan runs."""
-        return [lane for lane in self.lanes.values() if not lane.running and self.is_up(lane)]
+        if self._idle is None:
+            down = self._down
+            self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
+        return self._idle
+
+    def able(self, mode: Mode) -> list[Lane]:
+        """Lanes that can run a mode, up or down."""
+        found = self._able.get(mode)
+        if found is None:
+            found = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
+            self._able[mode] = found
+        return found
 
     # Changes --------------------------------------------------------------------------------------------------
+
+    def _touch(self, lane: Lane) -> None:
+        """Its queue, or what runs there, has changed."""
+        self._touched[lane.number] = lane
+        self._refused.pop(lane.number, None)
+        for movable in self.movable.values():
+            movable.changed[lane.number] = lane
 
     def put(self, job: Job) -> None:
         """At the end of its queues."""
         self.changes += 1
+        self._joint |= not job.alone
         self.pending[job.row] = job
         for lane in job.lanes:
             lane.queue[job.row] = job
             if job.task is not None:
                 self._load(lane, 1)
             self.due[lane.number] = lane
+            self._touch(lane)
 
     def _load(self, lane: Lane, more: int) -> None:
         """So many tasks more (or less) wait there."""
@@ -203,6 +144,7 @@ class Board:
             if job.task is None:
                 self._load(lane, 1)
             self.due[lane.number] = lane
+            self._touch(lane)
         job.task = task
 
     def take_out(self, job: Job) -> None:
@@ -213,12 +155,15 @@ class Board:
             if job.task is not None:
                 self._load(lane, -1)
             self.due[lane.number] = lane
+            self._touch(lane)
 
     def clear(self) -> None:
         """No steps are to start any more; those that run stay."""
         self.changes += 1
         self.pending = {}
         self.loaded = {}
+        self._made = None
+        self.movable = {}
         for lane in self.lanes.values():
             lane.queue = {}
             lane.arrived = 0
@@ -229,7 +174,11 @@ class Board:
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
         job.end = None
+        self._starts += 1
+        job.number = self._starts
         self.running[job.row] = job, view.now
+        heapq.heappush(self._due, (view.now + job.seconds, job.row, view.now))
+        self._idle = None
         for mode in job.task.modes:
             seconds = computing(job.task, mode)
             if seconds * (1 - LATE) < job.seconds:
@@ -245,6 +194,8 @@ class Board:
         job, since = self.running.pop(row, (None, 0.0))
         if job is None:
             return None
+        self._idle = None
+        self._overdue.pop(row, None)
         for rows in self.faster.values():
             rows.pop(row, None)
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
@@ -255,7 +206,44 @@ class Board:
         for lane in job.lanes:
             lane.running.pop(row, None)
             self.due[lane.number] = lane
+            self._touch(lane)
+            if self._released is not None:
+                self._released[lane.device.node] = None
+        self._releases += 1
         return job
+
+    def startable(self, view: View) -> Iterator[Job]:
+        """Steps that head their lanes and fit, on lanes on which something may be able to start; each is started.
+
+        A step for which there was no room is not tried again before something has come free on its node.
+        """
+        freed, refused = self._freed(view), self._refused
+        due, again = self.due, {}
+        while due:
+            number = next(iter(due))
+            lane = due.pop(number)
+            node = refused.get(number)
+            if node is not None:
+                if freed is not None and node not in freed:
+                    again[number] = lane
+                    continue
+                del refused[number]
+            job = lane.head()
+            if job is None or job.task is None or not all(other.head() is job for other in job.lanes):
+                continue
+            if self.fits(job.task, job.placement, view):
+                yield job
+                continue
+            again[number] = lane
+            if job.alone and not job.placement.mode.limited and not view.items:
+                refused[number] = lane.device.node
+        self.due = again
+
+    def _freed(self, view: View) -> dict[int, None] | None:
+        """Nodes on which something has come free since the last time; None: perhaps on all."""
+        freed = self._released if view.changes.releases == self._releases else None
+        self._released, self._releases = {}, view.changes.releases
+        return freed
 
     # Questions ------------------------------------------------------------------------------------------------
 
@@ -299,8 +287,64 @@ class Board:
         return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
 
     def forecast(self, view: View) -> Forecast:
-        """What stands on a lane that is down never ends."""
+        """What stands on a lane that is down never ends.
+
+        Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
+        have ended since: all others go on as the last forecast said, which is changed in place.
+        """
         self.changes = 0
+        if not self.separable(view):
+            self._made = None
+            self.movable = {}
+            return self._forecast(view)
+        made, now = self._made, view.now
+        if made is None:
+            made = self._made = Forecast()
+            self.movable = {}
+            stale = list(self.lanes.values())
+            for lane in stale:
+                lane.rows = []
+        else:
+            stale = [lane for lane in self.lanes.values() if lane.holds_until <= now or lane.number in self._touched]
+            for lane in stale:
+                for row in lane.rows:
+                    made.start.pop(row, None)
+                    made.finish.pop(row, None)
+                made.lane.pop(lane.number, None)
+        self._touched = {}
+        for lane in stale:
+            self._forecast_lane(lane, made, view)
+            for movable in self.movable.values():
+                movable.changed[lane.number] = lane
+        return made
+
+    def separable(self, view: View) -> bool:
+        """Does what happens on a lane say nothing of another, and does what runs end as it was to end?"""
+        return not self._joint and view.changes.steady
+
+    def _forecast_lane(self, lane: Lane, made: Forecast, view: View) -> None:
+        now, until = view.now, math.inf
+        free: float | None = None
+        lane.rows = [*lane.running, *lane.queue]
+        for row, job in lane.running.items():
+            assert job.task is not None
+            made.finish[row] = end = self.finish(job.task, view)
+            free = max(now if free is None else free, end)
+            # Of what is late, or was, experience tells more every time.
+            on_time = row not in self._late and job.end is not None and job.end > now
+            until = min(until, end if on_time else now)
+        up, arrival = self.is_up(lane), self._tasks.arrival
+        for row, job in lane.queue.items():
+            start = max(now, float(arrival[row]))
+            start = max(start, now if free is None else free) if up else math.inf
+            made.start[row] = start
+            made.finish[row] = free = start + job.seconds
+        if free is not None:
+            made.lane[lane.number] = free
+        lane.holds_until = now if lane.queue and not lane.running else until
+
+    def _forecast(self, view: View) -> Forecast:
+        """Of all lanes together."""
         made, now = Forecast(), view.now
         finish, free = made.finish, made.lane
         for job, _ in self.running.values():
@@ -323,7 +367,16 @@ class Board:
 
     def late(self, now: float) -> bool:
         """Should anything that runs have ended by now?"""
-        return any(now - since >= job.seconds * (1 - LATE) for job, since in self.running.values())
+        return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
+
+    def _perhaps_late(self, now: float) -> list[tuple[Job, float]]:
+        """What runs and should have ended by now, or is about to; nothing else is late."""
+        while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
+            _, row, since = heapq.heappop(self._due)
+            job, began = self.running.get(row, (None, 0.0))
+            if job is not None and began == since:
+                self._overdue[row] = None
+        return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
         """When the next of what runs should have ended or is late by half as much again: idle lanes could help then."""
@@ -331,6 +384,42 @@ class Board:
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
             else now + max(0.05 * job.seconds, 0.5 * (now - since - job.seconds))
-            for job, since in self.running.values()
+            for job, since in self._perhaps_late(now)
         )
-        return min((at for at in looks if at > now * (1 + LATE)), default=math.inf)
+        soonest = min((at for at in looks if at > now * (1 + LATE)), default=math.inf)
+        while self._due:
+            at, row, since = self._due[0]
+            job, began = self.running.get(row, (None, 0.0))
+            if job is not None and began == since:
+                return min(soonest, at)
+            heapq.heappop(self._due)
+        return soonest
+
+    def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, Job]]:
+        """In a steady run: what runs and might end sooner on a lane of this type, with its end.
+
+        What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
+        computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
+        """
+        now, found = view.now, []
+        there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
+        while away and away[0][0] <= now:
+            _, row, number, seconds = heapq.heappop(away)
+            job, _ = self.running.get(row, (None, 0.0))
+            if job is not None and job.number == number:
+                there[row] = seconds
+        for row, seconds in list(there.items()):
+            job = self.running[row][0]
+            assert job.task is not None
+            on_time = job.end is not None and job.end > now and row not in self._late
+            if on_time:
+                assert job.end is not None
+                end, longer = job.end, 1.0
+            else:
+                end, longer = self.finish(job.task, view), self.lateness(row, now)
+            if seconds * (1 - rounding) * longer < end - now:
+                found.append((end, job))
+            elif on_time:
+                heapq.heappush(away, (end, row, job.number, seconds))
+                del there[row]
+        return found

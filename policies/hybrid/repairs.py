@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
-from policies.hybrid.planned_lanes import Board, Forecast, Job, Lane, computing
+from policies.hybrid.movable import Movable, least
+from policies.hybrid.planned_lanes import Board
+from policies.hybrid.planned_steps import Forecast, Job, Lane, computing
 from sim.model.cluster import DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
@@ -42,16 +44,20 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
 
     It must end sooner here than there.  Where that lane has none, the next is looked at.
     """
-    steady, now = view.changes.steady, view.now
-    last_first = sorted(board.loaded.values(), key=lambda other: (-seen.lane.get(other.number, 0.0), other.number))
-    for victim in last_first:
+    now, kind = view.now, lane.device.type
+    if board.separable(view):
+        movable = board.movable.get(kind)
+        if movable is None:
+            movable = board.movable[kind] = Movable(kind, board.loaded)
+        steps = movable.of(seen, now)
+    else:
+        steps = [(victim, _movable(victim, lane, seen, view)) for victim in board.loaded.values()]
+    steps.sort(key=lambda one: (-seen.lane.get(one[0].number, 0.0), one[0].number))
+    for victim, jobs in steps:
         end = seen.lane.get(victim.number, 0.0)
         best: tuple[float, Job, Job] | None = None
-        for job in victim.queue.values() if victim is not lane else ():
-            if job.task is None or not job.alone:
-                continue
-            if steady and now + least(job.task, lane) >= seen.finish.get(job.row, end):
-                continue  # it cannot end sooner here, whatever else there is
+        for job in jobs if victim is not lane else ():
+            assert job.task is not None
             here = board.at(job.task, lane, view, _whole)
             if here is None:
                 continue
@@ -63,6 +69,18 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
         if best is not None:
             return best[1], best[2]
     return None
+
+
+def _movable(victim: Lane, lane: Lane, seen: Forecast, view: View) -> list[Job]:
+    """Steps of a lane whose tasks wait, but for those that cannot end sooner on another one, whatever else there is."""
+    steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
+    return [
+        job
+        for job in victim.queue.values()
+        if job.task is not None
+        and job.alone
+        and not (steady and view.now + least(job.task, lane.device.type) >= seen.finish.get(job.row, end))
+    ]
 
 
 def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | None:
@@ -88,27 +106,13 @@ def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | Non
 
 
 def _last_first(board: Board, lane: Lane, view: View) -> list[tuple[float, Job]]:
-    """What runs and might end sooner on a lane of this type, with its end; what ends last first.
-
-    Where everything computes at nominal rate, what ends when it was to end has less left than it takes in all, and on
-    another lane it takes no less than it computes there: few are left to be looked at.
-    """
-    now = view.now
-    found: list[tuple[float, Job]] = []
-    if not view.changes.steady:
+    """What runs and might end sooner on a lane of this type, with its end; what ends last first."""
+    if view.changes.steady:
+        found = board.restartable(lane.device.type, view, ROUNDING)
+    else:
         jobs = [job for job, _ in board.running.values()]
         found = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
-    else:
-        for row, seconds in board.faster.get(lane.device.type, {}).items():
-            job = board.running[row][0]
-            assert job.task is not None
-            if job.end is not None and job.end > now and not board.was_late(row):
-                end, longer = job.end, 1.0
-            else:
-                end, longer = board.finish(job.task, view), board.lateness(row, now)
-            if seconds * (1 - ROUNDING) * longer < end - now:
-                found.append((end, job))
-    found.sort(key=lambda one: -one[0])
+    found.sort(key=lambda one: (-one[0], one[1].number))
     return found
 
 
@@ -117,13 +121,6 @@ def anew(task: Task, placement: Placement, view: View) -> float:
     stages = view.stages((task,), placement)
     compute = computing(task, placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
-
-
-def least(task: Task, lane: Lane) -> float:
-    """Seconds that a task computes at least on a lane of nominal rate, in any mode; inf where it has none there."""
-    kind = lane.device.type
-    times = [computing(task, mode) for mode in task.modes if mode.type is kind]
-    return min(times, default=math.inf) * (1 - ROUNDING)
 
 
 def _whole(task: Task, placement: Placement, view: View) -> float:

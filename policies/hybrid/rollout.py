@@ -6,18 +6,22 @@ for starting nothing until something changes, or where nothing runs one task alo
 objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried anew.
 Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model learned so far.
 Candidates are what fits now and the base would not start, taken by turns from the shortest, the earliest, the smallest
-and the most urgent.  All meet the same arrivals and the same random numbers; of several futures the mean counts, less
-a standard error of the paired differences.
+and the most urgent.
+The base is left only where that is better beyond chance.  Once tasks that have ended took other times than estimated,
+or arrivals are drawn, the best candidate is held against the base in `samples` further futures: each task takes its
+estimate times the ratio of one that has ended, and both meet the same times, arrivals and random numbers.  The lower
+confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
-Weakness: estimates that are wrong are believed; a gain in the fork that is smaller than what is not known of the
-future is chance, which `margin` holds against; what comes later is not foreseen unless `arrivals` is `learned`.
+Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
+drawn for each task by itself, whoever sent it; where devices are shared they hold the waiting for others as well.
 Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -35,10 +39,16 @@ from sim.model.tasks import WAITING, Task
 from sim.model.units import Seconds
 from sim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 
-ALONE = ("Afs", "Optimus", "Pollux", "RoundRobin")
+ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""
+KNOWN = 512
+"""Tasks that have ended last, of which the ratios of times to estimates are known."""
+ENOUGH_RATIOS = 5
+"""Ratios below which none are drawn, and estimates are taken for the truth."""
+ALIKE = 1e-6
+"""Ratios that differ from 1 by less are those of exact estimates."""
 
 
 @dataclass
@@ -51,6 +61,15 @@ class First:
     task: Task | None = None
     placement: Placement | None = None
     alone: bool = False
+
+
+@dataclass(frozen=True)
+class Future:
+    """A seed, the arrivals to come, and the ratios of times to estimates that are drawn from."""
+
+    seed: int
+    coming: Sequence[tuple[float, Task]]
+    ratios: Sequence[float]
 
 
 class Led(Scheduler):
@@ -115,13 +134,15 @@ class Rollout(Scheduler):
     """A base scheduler whose first decision in each round is tried against others in forks.
 
     by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
-        of its own (`round_robin`, `afs`, `optimus`, `pollux`).
+        of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
     hold: is starting nothing, until something changes, tried as well?
     horizon: seconds that a fork is played on; none given: until all that is known has ended.
     arrivals: `none` come in forks, or those of a model `learned` from what came so far; it needs a horizon.
-    samples: forks for each candidate, with other arrivals and random numbers.
+    samples: futures in which the best candidate is held against the base, where times or arrivals are uncertain; 1: in
+        none, what the first fork says is believed.
+    confidence: of the limit of the mean gain that must be above 0.
     forks: the budget of a decision; as many candidates are tried as it allows.
     margin: part of its mean by which the base must be beaten.
     """
@@ -136,8 +157,9 @@ class Rollout(Scheduler):
         hold: bool = True,
         horizon: Annotated[Seconds, Field(gt=0)] | None = None,
         arrivals: Literal["none", "learned"] = "none",
-        samples: Annotated[int, Field(ge=1, le=1000)] = 1,
-        forks: Annotated[int, Field(ge=2, le=100_000)] = 16,
+        samples: Annotated[int, Field(ge=1, le=1000)] = 8,
+        confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95,
+        forks: Annotated[int, Field(ge=2, le=100_000)] = 32,
         margin: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ):
         self.by = ListScheduler() if by is None else by
@@ -149,21 +171,30 @@ class Rollout(Scheduler):
             raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.by"))
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
-        if forks < 2 * samples:
-            raise ValueError(f"forks: {forks} are fewer than 2 × samples ({samples}), so nothing could be compared")
+        self._tested = 2 * samples if samples > 1 else 0
+        """Forks of the test of a candidate."""
+        if forks < 2 + self._tested:
+            text = f"forks: {forks} are fewer than {2 + self._tested}, 2 and 2 × samples ({samples}) for the test"
+            raise ValueError(text)
         self.objective: Objective = objective
         self.candidates = candidates
         self.hold = hold
         self.horizon = math.inf if horizon is None else horizon
         self.arrivals = arrivals
         self.samples = samples
+        self.confidence = confidence
+        self._student = quantile_of_t(confidence, samples - 1) if samples > 1 else 0.0
         self.forks = forks
         self.margin = margin
-        self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0}
+        self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0,
+                                      "in_doubt": 0}  # fmt: skip
         self._led = Led(self.by)
         self._came = ArrivalHistory()
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
+        self._begun: dict[int, tuple[float, float]] = {}
+        """Of what runs, by row: its start, and for how long it was estimated to run."""
+        self._ratios: deque[float] = deque(maxlen=KNOWN)
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
@@ -188,12 +219,14 @@ class Rollout(Scheduler):
             raise ScenarioError(Problem("no device of the cluster has watts", key="policy.scheduler.objective"))
 
     def begin(self, view: View) -> None:
+        self._view = view
         self._led.begin(view)
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self._led.serve(counters, alone)
 
     def ready(self, task: Task) -> None:
+        self._begun.pop(task.index, None)  # it was stopped
         if self.arrivals == "learned" and task.index not in self._seen:
             self._seen[task.index] = None
             self._came.observe(task)
@@ -201,10 +234,14 @@ class Rollout(Scheduler):
 
     def finished(self, task: Task) -> None:
         self._seen.pop(task.index, None)
+        since, seconds = self._begun.pop(task.index, (0.0, 0.0))
+        if seconds > 0 and self._view.now > since:
+            self._ratios.append((self._view.now - since) / seconds)
         self._led.finished(task)
 
     def gone(self, task: Task) -> None:
         self._seen.pop(task.index, None)
+        self._begun.pop(task.index, None)
         self._led.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
@@ -223,26 +260,33 @@ class Rollout(Scheduler):
             assert first.placement is not None
             self.notes["other_starts"] += 1
             self._led.take(first.task)
-            yield Start(first.task, first.placement)
+            yield self._noted(Start(first.task, first.placement), view)
             if first.alone:
                 self.notes["held"] += 1
                 return
         for decision in self._led.schedule(view):
             if not isinstance(decision, Wait):
-                yield decision
+                yield self._noted(decision, view)
                 continue
             # The base may wait for a release; what comes meanwhile is a candidate.
             yield Wait(until=decision.until)
             return
+
+    def _noted(self, decision: Decision, view: View) -> Decision:
+        """The decision, and of a start when it was made and how long it is to take."""
+        if self.samples > 1 and isinstance(decision, Start) and isinstance(decision.tasks, Task):
+            task = decision.tasks
+            self._begun[task.index] = view.now, view.duration(task, decision.placement)
+        return decision
 
     def _better(self, view: View) -> First | None:
         """A first decision after which the objective is better than if the base decided; None if there is none."""
         fitting = [(task, place) for task in self._ranked(view) if (place := self._place(task, view)) is not None]
         if not fitting:
             return None
-        futures = self._futures(view)
         self.notes["decisions_tried"] += 1
-        base, starts = self._played(None, futures, view)
+        future = self._future(view, 0)
+        base, starts = self._played(None, future, view)
         others = [First(task, place) for task, place in fitting if task.index not in starts][: self.candidates]
         if self.hold and view.running():
             others = [First(), *others] if starts else others
@@ -250,41 +294,61 @@ class Rollout(Scheduler):
             alone = [First(task, place, alone=True) for task, place in fitting]
             others = [one for pair in zip_longest(alone, others) for one in pair if one is not None]
         best: First | None = None
-        least = -max(SLACK, self.margin) * abs(float(base.mean()))
-        for other in others[: self.forks // len(futures) - 1]:
-            gain = self._played(other, futures, view)[0] - base
-            # Beyond chance: what is better in some futures and worse in others has to be so by a standard error.
-            doubt = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-            if gain.mean() + doubt < least:
-                best, least = other, float(gain.mean()) + doubt
+        least = base - max(SLACK, self.margin) * abs(base)
+        for other in others[: self.forks - self._tested - 1]:
+            value = self._played(other, future, view)[0]
+            if value < least:
+                best, least = other, value
+        if best is not None and self._uncertain() and not self._beyond_chance(best, view):
+            self.notes["in_doubt"] += 1
+            return None
         return best
 
-    def _futures(self, view: View) -> list[tuple[int, list[tuple[float, Task]]]]:
-        """Seeds, and what comes: the same for all candidates."""
-        decision, until = self.notes["decisions_tried"], view.now + self.horizon
-        if self.arrivals == "none":
-            return [(self.samples * decision + k, []) for k in range(self.samples)]
-        self.notes["decisions_without_arrivals"] += not self._came.enough
-        streams = [np.random.default_rng((decision, k)) for k in range(self.samples if self._came.enough else 1)]
-        return [(k, self._came.sample(view.now, until, random)) for k, random in enumerate(streams)]
+    def _uncertain(self) -> bool:
+        """Do futures differ in which candidates could be held against the base?"""
+        return self.samples > 1 and (bool(self._drawn()) or (self.arrivals == "learned" and self._came.enough))
 
-    def _played(
-        self, first: First | None, futures: list[tuple[int, list[tuple[float, Task]]]], view: View
-    ) -> tuple[np.ndarray, dict[int, None]]:
-        """The objective in each future after a first decision, and the rows of what starts at once then."""
-        found: list[float] = []
-        starts: dict[int, None] = {}
-        for seed, coming in futures:
-            self._led.first = first
-            try:
-                fork = view.fork(self._led, seed=seed, coming=coming)
-            finally:
-                self._led.first = None
-            self.notes["forks"] += 1
-            record = fork.run(view.now + self.horizon)
-            found.append(mean_of(record, self.objective, view.now))
-            starts = dict.fromkeys(np.flatnonzero(record.start == view.now).tolist())
-        return np.array(found), starts
+    def _drawn(self) -> Sequence[float]:
+        """Ratios of times to estimates that are drawn from; none where estimates are exact, or little is known."""
+        if len(self._ratios) < ENOUGH_RATIOS or all(abs(ratio - 1) < ALIKE for ratio in self._ratios):
+            return ()
+        return self._ratios
+
+    def _beyond_chance(self, other: First, view: View) -> bool:
+        """Is the mean gain over the futures above 0, or the margin, by its lower confidence limit?"""
+        gains: list[float] = []
+        bases: list[float] = []
+        for number in range(1, self.samples + 1):
+            future = self._future(view, number)
+            bases.append(self._played(None, future, view)[0])
+            gains.append(bases[-1] - self._played(other, future, view)[0])
+            if number == (self.samples + 1) // 2 and sum(gains) <= 0:
+                return False  # the other half will not show it either
+        gain, spread = float(np.mean(gains)), float(np.std(gains, ddof=1))
+        doubt = self._student * spread / math.sqrt(len(gains))
+        return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
+
+    def _future(self, view: View, number: int) -> Future:
+        """What comes, the same for all candidates: the first has the times that were estimated."""
+        decision, until = self.notes["decisions_tried"], view.now + self.horizon
+        ratios = self._drawn() if number else ()
+        coming: list[tuple[float, Task]] = []
+        if self.arrivals == "learned":
+            self.notes["decisions_without_arrivals"] += not (number or self._came.enough)
+            coming = self._came.sample(view.now, until, np.random.default_rng((decision, number)))
+        return Future((self.samples + 1) * decision + number, coming, ratios)
+
+    def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
+        """The objective in a future after a first decision, and the rows of what starts at once then."""
+        self._led.first = first
+        try:
+            fork = view.fork(self._led, seed=future.seed, coming=future.coming, ratios=future.ratios)
+        finally:
+            self._led.first = None
+        self.notes["forks"] += 1
+        record = fork.run(view.now + self.horizon)
+        starts = dict.fromkeys(np.flatnonzero(record.start == view.now).tolist())
+        return mean_of(record, self.objective, view.now), starts
 
     def _place(self, task: Task, view: View) -> Placement | None:
         by = self.by
@@ -309,6 +373,13 @@ class Rollout(Scheduler):
         for turn in zip(*orders, strict=True):
             found.update((task.index, task) for task in turn)
         return list(found.values())
+
+
+def quantile_of_t(share: float, freedom: int) -> float:
+    """Of Student's t distribution."""
+    from scipy.special import stdtrit  # which only this needs
+
+    return float(stdtrit(freedom, share))
 
 
 def _size(task: Task) -> float:

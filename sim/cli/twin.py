@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sim.workload.snapshot import Job
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+EARLIER_SAMPLES = 20
+"""Of each earlier snapshot: what is learned is off by more than their number tells."""
 LOCAL = "1970-01-02"
 """From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
 
@@ -31,6 +33,8 @@ LOCAL = "1970-01-02"
               help="How far to look ahead.")
 @click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
+@click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
+              help="Earlier snapshots of the history whose errors widen the intervals; 0: intervals of samples alone.")
 @click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME", help="How the cluster schedules.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
@@ -46,8 +50,8 @@ LOCAL = "1970-01-02"
 @VERBOSITY
 def twin(
     squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
-    policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...], only: tuple[str, ...],
-    judge: int | None, out: Path | None, force: bool, as_json: bool, quiet: bool, verbose: bool,
+    look_back: int, policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...],
+    only: tuple[str, ...], judge: int | None, out: Path | None, force: bool, as_json: bool, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Forecast a live Slurm cluster: when waiting jobs start, when nodes are free for maintenance, and what if.
 
@@ -91,16 +95,19 @@ def twin(
     late = sum(job.runs and job.start > instant for job in jobs.jobs)
     if late:
         raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+    widened, before = _widened(log, instant, listed, more, hours, policy, overrides, look_back, seed, quiet)
     made = [_forecast(jobs.jobs, instant, log, listed, more, hours, policy, overrides, samples, seed)]
     if changes:
         kept, other, altered = _changed(listed, changes, policy)
         made.append(_forecast(jobs.jobs, instant, log, kept, more, hours, other, (*overrides, *altered), samples, seed))
+    for one in made:
+        one.widening = widened
     from sim.report import twin as report
 
     told, changed = made[0], ", ".join(changes)
     beside = made[1] if changes else None
     errors = forecast_errors(log, hours * 3600)
-    notes = [*jobs.notes, *told.notes, *table.notes]
+    notes = [*jobs.notes, *told.notes, *before, *table.notes]
     if out is not None:
         from sim.report.html.of_twin import write_twin
 
@@ -122,6 +129,28 @@ def _forecast(
     from sim.experiment.twin import Twin
 
     return Twin(jobs, now, log, _cluster(listed, more), hours * 3600, policy, overrides).forecast(samples, seed)
+
+
+def _widened(
+    log: History, now: float, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
+    overrides: tuple[str, ...], count: int, seed: int, quiet: bool,
+) -> tuple[Any, list[str]]:  # fmt: skip
+    """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
+    from sim.experiment.twin_judge import earlier_instants, look_back
+    from sim.experiment.widening import ENOUGH_STARTS, widening
+
+    if not count:
+        return None, []
+    instants = earlier_instants(float(log.submit[0]), now, hours * 3600, count)
+    pasts = look_back(log, _cluster(listed, more), instants, hours * 3600, EARLIER_SAMPLES, policy, seed,
+                      lambda text: console.note(text, quiet), overrides)  # fmt: skip
+    found = widening(pasts, now)
+    if found is not None:
+        return found, []
+    starts = sum(len(past.actual) for past in pasts)
+    text = (f"intervals hold only what is random: of earlier snapshots {starts} starts are known {hours:g} h ahead, "
+            f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)")  # fmt: skip
+    return None, [text]
 
 
 def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> Cluster:
@@ -154,7 +183,7 @@ def _history(given: str) -> tuple[History, Any]:
     if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
         table = read(file, None, ())
         return history_of(table, file), table
-    options = (f"since={LOCAL}",) if form == "slurm" else ()
+    options = (f"since={LOCAL}", "node_counts=true") if form == "slurm" else ()
     table = read(file, form, options)
     table.notes = [note for note in table.notes if "time 0 is" not in note]
     found = history_of(table, file)

@@ -17,11 +17,19 @@ from collections.abc import Callable
 from copy import deepcopy
 from datetime import date, timedelta
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import PurePath
 from random import Random
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any, TypeVar
 
 import numpy as np
@@ -286,7 +294,7 @@ class Copier:
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
         """For objects that are their fields, and perhaps a list or a dictionary besides."""
-        slots = tuple(name for base in kind.__mro__ for name in _slots(base))
+        slots = _all_slots(kind)
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
@@ -320,16 +328,7 @@ class Copier:
 
     def _slot_filler(self, kind: type, slots: tuple[str, ...]) -> Fill:
         """A function that copies these fields, written out: a third of the time of a loop over their names."""
-        plain, owned, value = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset()), self.value
-        lines = ["def fill(old, empty):", " try:"]
-        for name in slots:
-            if name in plain:
-                lines.append(f"  empty.{name} = old.{name}")
-            else:
-                lines.append(f"  one = old.{name}")
-                copied = "value(one) if one else one.__class__()" if name in owned else ONE
-                lines.append(f"  empty.{name} = {copied}")
-        lines += [" except AttributeError:", "  rest(old, empty)"]
+        value = self.value
 
         def rest(old: Any, empty: Any) -> None:
             """One by one: some are not set."""
@@ -339,13 +338,34 @@ class Copier:
                     object.__setattr__(empty, name, one if one.__class__ in ATOMS else value(one))
 
         names: dict[str, Any] = {"ATOMS": ATOMS, "value": value, "known": self.known, "rest": rest}
-        exec("\n".join(lines), names)
+        exec(_filling(kind, slots), names)
         filler: Fill = names["fill"]
         return filler
 
 
 MISSING = object()
 ONE = "one if one.__class__ in ATOMS else new if (new := known.get(id(one))) is not None else value(one)"
+
+
+@lru_cache(None)
+def _filling(kind: type, slots: tuple[str, ...]) -> CodeType:
+    """The code of a function that copies these fields; compiled once, as that takes longer than a small fork."""
+    plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
+    lines = ["def fill(old, empty):", " try:"]
+    for name in slots:
+        if name in plain:
+            lines.append(f"  empty.{name} = old.{name}")
+        else:
+            lines.append(f"  one = old.{name}")
+            copied = "value(one) if one else one.__class__()" if name in owned else ONE
+            lines.append(f"  empty.{name} = {copied}")
+    lines += [" except AttributeError:", "  rest(old, empty)"]
+    return compile("\n".join(lines), f"<copy of {kind.__qualname__}>", "exec")
+
+
+@lru_cache(None)
+def _all_slots(kind: type) -> tuple[str, ...]:
+    return tuple(name for base in kind.__mro__ for name in _slots(base))
 
 
 def _slots(kind: type) -> tuple[str, ...]:

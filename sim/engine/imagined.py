@@ -1,8 +1,9 @@
 """A policy's fork: the run as its policy knows it, to be played on.
 
 It is a copy of the run (`sim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
-- Every task takes its estimate from now on.  A launch under way computes for what its estimate leaves; one that has
-  overrun its estimate ends at once.
+- Every task takes its estimate from now on, or its estimate times one of the ratios that the policy gives, drawn for
+  each task.  A launch under way computes for what that leaves, with a ratio by which it has not ended yet; one that has
+  overrun its estimate, or all ratios, ends at once.
 - No task arrives any more: the streams have ended, and clients of closed loops send nothing.  Arrivals that the policy
   imagines itself, each like a task that has come, do arrive: their rows stand behind those of the run.
 - No device fails, none that is down comes up, and slow ones stay slow; a task that can then run nowhere waits to the
@@ -16,6 +17,7 @@ arrivals are imagined, of all columns).
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -41,6 +43,10 @@ from sim.model.record import Record
 from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Decision, Scheduler
 
+YOUNG = 300_000
+"""Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
+(`Simulation.run`), and a fork is a cycle."""
+
 Run = TypeVar("Run")
 """What drives a run: it holds all parts of it."""
 
@@ -59,6 +65,8 @@ class Imagined:
     def run(self, until: float = math.inf) -> Record:
         state = self._state
         state.input.horizon = state.clock.end = until
+        if gc.get_count()[0] > YOUNG:
+            gc.collect(0)
         return self._play()
 
 
@@ -69,6 +77,7 @@ def imagine(
     decisions: Sequence[Decision] = (),
     seed: int = 0,
     coming: Sequence[tuple[float, Task]] = (),
+    ratios: Sequence[float] = (),
 ) -> Run:
     """Fork a run, with all its parts, while its policy decides, for `scheduler` to go on after some decisions."""
     state = original.state
@@ -83,12 +92,15 @@ def imagine(
     if coming:
         coming = sorted(coming, key=lambda one: one[0])
         tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
+    drawn = _Drawn(ratios, len(tasks), seed) if len(ratios) else None
+    if drawn is not None:
+        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     copied: Run = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
-    _make_known(copy, list(copier.known.values()), seed)
+    _make_known(copy, list(copier.known.values()), seed, drawn)
     new = copy.state
     if coming:
         new.recorder.extend(len(coming))
@@ -109,16 +121,16 @@ def imagine(
     return copied
 
 
-def _make_known(copy: Parts, everything: Sequence[Any], seed: int) -> None:
+def _make_known(copy: Parts, everything: Sequence[Any], seed: int, drawn: _Drawn | None) -> None:
     """Replace what no policy can know by what it may."""
     state = copy.state
     for launch in state.running.values():
         copy.launches.materialise(launch)  # by what it really is, up to now
-    _forget_truths(everything, seed)
+    _forget_truths(everything, seed, drawn)
     _end_streams(state)
     _spare_devices(state)
     for launch in list(state.running.values()):
-        _retime(copy.launches, launch)
+        _retime(copy.launches, launch, drawn)
 
 
 def _as_known(tasks: Tasks, now: float) -> Tasks:
@@ -163,11 +175,35 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
     return replace(tasks, **changes, extra=extra, refused={**tasks.refused, **refused}, hash_ids=None)
 
 
-def _forget_truths(everything: Sequence[Any], seed: int) -> None:
+class _Drawn:
+    """How long tasks take, as parts of their estimates: a ratio for each row, drawn from some that are known.
+
+    Forks of one moment with one seed draw the same.  UsageError for ratios that are none.
+    """
+
+    def __init__(self, ratios: Sequence[float], count: int, seed: int):
+        self.known = np.asarray(ratios, dtype=float)
+        if not (np.isfinite(self.known) & (self.known > 0)).all():
+            raise UsageError("ratios of times to estimates are finite and above 0")
+        self._random = np.random.default_rng((seed, count))
+        self.factors = self._random.choice(self.known, count)
+
+    def longer(self, row: int, least: float) -> float:
+        """The ratio of a task that has run for this part of its estimate."""
+        if self.factors[row] <= least:
+            possible = self.known[self.known > least]
+            self.factors[row] = self._random.choice(possible) if len(possible) else least
+        return float(self.factors[row])
+
+
+def _forget_truths(everything: Sequence[Any], seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for one in everything:
         if isinstance(one, Task):
             one._time, one._done = one.estimates, one.done
+            if drawn is not None:
+                factor = float(drawn.factors[one.index])
+                one._time = tuple(factor * estimate for estimate in one.estimates)
         elif isinstance(one, np.random.Generator):
             kind: Any = type(one.bit_generator)
             one.bit_generator.state = kind(fresh.spawn(1)[0]).state
@@ -204,8 +240,8 @@ def _spare_devices(run: RunState) -> None:
             run.clock.cancel(event)
 
 
-def _retime(launches: Launches, launch: Launch) -> None:
-    """Have a launch compute for as long as its estimate says."""
+def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
+    """Have a launch compute for as long as its estimate says, or what is drawn of it."""
     now = launches.clock._now
     table = launch.table
     assert table is not None
@@ -213,11 +249,15 @@ def _retime(launches: Launches, launch: Launch) -> None:
     if stage in (DOWNLOAD, OVER) or table.computed:
         return
     seconds = planned(launch)
+    alone = launch._tasks is not None and len(launch._tasks) == 1
+    if stage == COMPUTE:
+        launches.speeds.settle(table, now)
+    if drawn is not None and alone and seconds > 0:
+        seconds *= drawn.longer(launch.tasks[0].index, table.done / seconds)
     if stage != COMPUTE:
         table.total = table.left = seconds
         launches.follow(launch)
         return
-    launches.speeds.settle(table, now)
     table.total, table.left = seconds, max(0.0, seconds - table.done)
     table.finish_at = now + table.left / table.rate if table.rate > 0 else math.inf
     if table.group is None:

@@ -82,12 +82,13 @@ class Simulation:
         return fork(self, self.state, within_round)
 
     def _imagine(
-        self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]]
+        self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]],
+        ratios: Sequence[float],
     ) -> Imagined:
         """A policy's fork (`sim.engine.imagined`)."""
         from sim.engine import imagined  # which few runs need
 
-        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming)
+        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios)
         return imagined.Imagined(copy.state, copy.run)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:

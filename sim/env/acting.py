@@ -24,12 +24,14 @@ from sim.errors import UnknownName, UsageError
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
-from sim.policy.window import SHORTEST, Window
+from sim.policy.window import SHORTEST, SHORTEST_COLUMN, Window
 
 if TYPE_CHECKING:
     from sim.env.observations import Observation
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
+ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
+"""In which the tasks shown can stand."""
 MAX_ACTIONS = 100_000
 Choice = Callable[[Any, np.ndarray], Any]
 """What a trained model is to hetsim: from an observation and a mask to the number of an action."""
@@ -109,9 +111,10 @@ class Acting(Window):
     def __init__(
         self, window: int, scale: float, switches: tuple[str, ...] = (),
         observation: Callable[[PlanProblem, int, float], Observation] | None = None,
-        choice: Choice | None = None,
+        choice: Choice | None = None, order: str = ARRIVAL,
     ):  # fmt: skip
         super().__init__(window, scale)
+        self.order = order
         self.switches, self._make, self._choice = switches, observation, choice
         self.sets_devices = "power" in switches  # type: ignore[misc]
         self._extended = bool(switches)
@@ -173,6 +176,17 @@ class Acting(Window):
         super().gone(task)
 
     # What is possible -------------------------------------------------------------------------------------------
+
+    def shown(self, first: Task | None = None) -> list[Task]:
+        """The first waiting tasks by arrival, in the order in which they stand."""
+        tasks = super().shown(first)
+        if self.order == SHORTEST_FIRST and first is None:
+            tasks.sort(key=self._time_at_best)
+        return tasks
+
+    def _time_at_best(self, task: Task) -> float:
+        time: float = self._static[self._slot[task.index], SHORTEST_COLUMN]
+        return time
 
     def anything(self) -> bool:
         if not self._extended:

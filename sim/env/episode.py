@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sim.engine.simulation import Simulation
-from sim.env.acting import Acting, Actions, Choice, check_actions
+from sim.env.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
 from sim.env.observations import Observation, ObservationLike, make_observation
 from sim.env.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
 from sim.errors import ScenarioError, UsageError
@@ -38,6 +39,10 @@ NO_WATTS = (
 
 PILOT = 2
 """Runs from which the usual reward is taken."""
+NORMALIZE = RETURN, TIME = ("return", "time")
+"""In what rewards can be normalized."""
+STEPS = 100.0
+"""Of the return that is one where rewards are normalized by it: a discount of 0.99, that of most agents."""
 
 
 class Watched(Acting):
@@ -69,10 +74,14 @@ class Episodes:
     starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
     paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
     plain reward.
-    normalize: rewards are multiplied by `factor`, which makes them about one per typical time (`scale`), as they are
-        when what fits starts in order of arrival in the first training runs of seed 0.
+    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, in which what fits
+        starts in order of arrival.  `return`: the root mean square of what follows a step, discounted by 0.99 a step,
+        is one there, so that a critic with small weights is nearly right from the start; else its error is all that
+        an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
+        are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
     observation: vector, dict, graph, or one's own (`sim.env.observations`).
     actions: what may be chosen besides tasks and types: width, mode, node, preempt, power (`sim.env.acting`).
+    order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.
     `earned` is the plain reward of the last step, whatever is asked of the others: its sum is a figure of the tables.
     """
 
@@ -89,9 +98,10 @@ class Episodes:
         reward: RewardLike = "slowdown",
         scale: float | None = None,
         ahead: bool = False,
-        normalize: bool = False,
+        normalize: str | None = None,
         observation: ObservationLike = "vector",
         actions: Iterable[str] = (),
+        order: str = ARRIVAL,
     ):
         from sim.scenario.scenario import load
 
@@ -104,13 +114,17 @@ class Episodes:
         self.scenario = load(scenario)
         if not self.asks_scheduler:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
+        if order not in ORDERS:
+            raise UsageError(f"the tasks shown stand in the order of {' or '.join(ORDERS)}, not {order!r}")
+        self.order = order
         self.switches, self._make = check_actions(actions), make_observation(observation)
         if self.decides != SCHEDULING and (self.switches or self._make is not None):
             raise UsageError("admission is decided by accepting or rejecting, from the usual vector")
-        for name, value in (("ahead", ahead), ("normalize", normalize)):
-            if not isinstance(value, bool | np.bool_):
-                raise UsageError(f"{name} is true or false, not {value!r}")
-        self.window, self.ahead, self.normalize = int(window), bool(ahead), bool(normalize)
+        if not isinstance(ahead, bool | np.bool_):
+            raise UsageError(f"ahead is true or false, not {ahead!r}")
+        if normalize is not None and normalize not in NORMALIZE:
+            raise UsageError(f"rewards are normalized by {' or '.join(NORMALIZE)}, or not (None), not by {normalize!r}")
+        self.window, self.ahead, self.normalize = int(window), bool(ahead), normalize
         first = self.build(self.scenario.model.seed, 0)
         if self.parts.get("energy") and not first.cluster.has_watts:
             raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
@@ -133,7 +147,7 @@ class Episodes:
 
     def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
         """A window with what this environment shows and lets choose."""
-        return (kind or Acting)(self.window, self.scale, self.switches, self.observer, choice)
+        return (kind or Acting)(self.window, self.scale, self.switches, self.observer, choice, self.order)
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
@@ -151,20 +165,28 @@ class Episodes:
 
     @property
     def factor(self) -> float:
-        """What makes a reward about one per typical time; 1 where rewards are not normalized."""
+        """By what rewards are multiplied; 1 where they are not normalized."""
         if self._factor is None:
             self._factor = self._usual() if self.normalize else 1.0
         return self._factor
 
     def _usual(self) -> float:
         pilot = type(self)(self.scenario, self.window, self._reward, self.scale, self.ahead)
-        earned = time = 0.0
+        rewards: list[list[float]] = []
+        time = 0.0
         for episode in range(PILOT):
             pilot.reset(0, episode, TRAINING)
+            rewards.append([])
             while not pilot.over:
-                earned += abs(pilot.step(pilot.plain()))
+                rewards[-1].append(pilot.step(pilot.plain()))
             time += pilot.now
-        return time / (earned * self.scale) if earned > 0 else 1.0
+        if self.normalize == TIME:
+            earned = 0.0
+            for reward in chain.from_iterable(rewards):
+                earned += abs(reward)
+            return time / (earned * self.scale) if earned > 0 else 1.0
+        usual = root_mean_square(rewards)
+        return 1.0 / usual if usual > 0 else 1.0
 
     def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
         """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
@@ -285,8 +307,19 @@ class Episodes:
             raise UsageError("the run is not over: there are no tables yet")
         return Result(
             self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
-            scenario=self.scenario.to_yaml(absolute_paths=True),
+            scenario=self.scenario.deferred_yaml(absolute_paths=True),
         )  # fmt: skip
+
+
+def root_mean_square(runs: list[list[float]]) -> float:
+    """Of what follows each step of each run, discounted over `STEPS`; 0 of no steps."""
+    squares: list[float] = []
+    for rewards in runs:
+        follows = 0.0
+        for reward in reversed(rewards):
+            follows = reward + (1.0 - 1.0 / STEPS) * follows
+            squares.append(follows * follows)
+    return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
 
 
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
@@ -301,7 +334,9 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
         """A trained model, as it was trained in an environment."""
 
         def __init__(self) -> None:
-            super().__init__(episodes.window, episodes.scale, episodes.switches, episodes.observer, choice)
+            super().__init__(
+                episodes.window, episodes.scale, episodes.switches, episodes.observer, choice, episodes.order
+            )
 
         def check(self, problem: PlanProblem) -> None:
             here = Layout.of(problem.cluster, self.window)

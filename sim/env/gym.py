@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sim.env.acting import Acting, Choice
+from sim.env.acting import SHORTEST_FIRST, Acting, Choice
 from sim.env.admission import Admissions
-from sim.env.episode import WINDOW, Episodes, scheduler_of
+from sim.env.episode import RETURN, WINDOW, Episodes, scheduler_of
 from sim.env.observations import ObservationLike
 from sim.env.rewards import RewardLike
 from sim.errors import UsageError
@@ -36,9 +36,13 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     reward: response, slowdown, goodput, energy or value (`sim.env.rewards`), or a mapping of such names to weights.
     scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
     ahead: what a task takes beyond its time at best is charged as soon as it starts, by its estimate.
-    normalize: rewards are multiplied by a factor that makes them about one per `scale` seconds.
+    normalize: rewards are multiplied by a factor that makes what follows a step about one, discounted by 0.99 a step
+        (`return`, for agents as they come), or rewards about one per `scale` seconds (`time`), or not at all (None).
     observation: vector, dict, graph, a registered name, a class or a function (`sim.env.observations`).
     actions: what else may be chosen: width, mode, node, preempt, power (`sim.env.acting`).
+
+    order: how the tasks shown stand: the `shortest` first, by estimated time at best, so that a place means the same
+        whatever the load; or by `arrival`.
 
     `info` has `now` and `dt` (seconds, of the clock and since the last decision), `earned` (the plain reward of the
     step, neither ahead nor normalized: its sum is a figure of the tables) and `action_mask`.
@@ -63,13 +67,14 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         reward: RewardLike = "slowdown",
         scale: float | None = None,
         ahead: bool = True,
-        normalize: bool = True,
+        normalize: str | None = RETURN,
         observation: ObservationLike = "vector",
         actions: Iterable[str] = (),
+        order: str = SHORTEST_FIRST,
         render_mode: str | None = None,
     ):
         self.render_mode = render_mode
-        self._begin(Episodes(scenario, window, reward, scale, ahead, normalize, observation, actions))
+        self._begin(Episodes(scenario, window, reward, scale, ahead, normalize, observation, actions, order))
 
     @classmethod
     def of(cls, episodes: Episodes) -> Self:
@@ -97,6 +102,8 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         for key in options or {}:
             if key not in OPTIONS:
                 raise UsageError(f'reset has no option "{key}"; there are {" and ".join(OPTIONS)}')
+        if options and len(options) > 1:
+            raise UsageError(f"reset takes one of the options {' and '.join(OPTIONS)}, not both")
         if options and "validation" in options:
             number = _replication(options["validation"])
             observation = self.episodes.reset(seed or 0, number, VALIDATION)
@@ -204,7 +211,7 @@ class AdmissionEnv(SchedulingEnv):
         reward: RewardLike = "goodput",
         scale: float | None = None,
         ahead: bool = True,
-        normalize: bool = True,
+        normalize: str | None = RETURN,
         render_mode: str | None = None,
     ):
         self.render_mode = render_mode

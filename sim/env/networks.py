@@ -76,7 +76,10 @@ class ActionScores(nn.Module):
                 layer.bias.copy_(torch.as_tensor(biases))
 
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
-        """Write the file of a learned policy, which runs without PyTorch; arrays and JSON, nothing that could run."""
+        """Write the file of a learned policy, which runs without PyTorch; arrays and JSON, nothing that could run.
+
+        It shows tasks by arrival, whatever the `order` of the environment: a task's score does not depend on its place.
+        """
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
             raise UsageError("a file has the usual vector and actions; register a scheduler instead")

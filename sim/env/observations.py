@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sim import registry
-from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.env.rewards import raised
+from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Task
 from sim.policy.contract import PlanProblem
@@ -68,8 +70,7 @@ class Observation:
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
         """The same as float32 arrays; ScenarioError where it is not what `shapes` says."""
-        found = self.observe(acting, vector)
-        now = acting.view.now
+        found, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
             return self._array(found, self.shapes, "", now)
         if not isinstance(found, Mapping) or set(found) != set(self.shapes):
@@ -80,9 +81,18 @@ class Observation:
             )
         return {key: self._array(found[key], shape, f" in {key}", now) for key, shape in self.shapes.items()}
 
+    def _observed(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        try:
+            return self.observe(acting, vector)
+        except HetsimError:
+            raise
+        except Exception as error:
+            raise raised("observation", self.name, acting.view.now, error) from error
+
     def _array(self, value: Any, shape: tuple[int, ...], where: str, now: float) -> np.ndarray:
         try:
-            array = np.asarray(value, np.float32)
+            with np.errstate(over="ignore"):  # what is too large is infinite, and said below
+                array = np.asarray(value, np.float32)
         except (TypeError, ValueError):
             text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
             raise ScenarioError(f"observation {self.name} {text}") from None
@@ -113,15 +123,26 @@ class _Called(Observation):
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
         found = self.function(acting)
         if self.shapes is None:
+            now = acting.view.now
             if isinstance(found, Mapping):
-                self.shapes = {str(key): np.shape(value) for key, value in found.items()}
+                for key in found:
+                    if not isinstance(key, str):
+                        raise ScenarioError(f"observation {self.name} returned an entry {key!r}; names are texts")
+                self.shapes = {key: self._shape(value, f" in {key}", now) for key, value in found.items()}
             else:
-                self.shapes = np.shape(found)
+                self.shapes = self._shape(found, "", now)
         return found
+
+    def _shape(self, value: Any, where: str, now: float) -> tuple[int, ...]:
+        try:
+            return np.shape(value)
+        except ValueError:  # rows of different lengths
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            raise ScenarioError(f"observation {self.name} {text}") from None
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
         if self.shapes is None:
-            self.observe(acting, vector)
+            self._observed(acting, vector)
         return super().checked(acting, vector)
 
 
@@ -330,19 +351,36 @@ VECTOR = "vector"
 ObservationLike = str | type[Observation] | Callable[[Any], Any]
 
 
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) and size >= 0 for size in shape)
+
+
+def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
+    """An observation of this class; UsageError where it does not say what shape it has."""
+    found = kind(problem, window, scale)
+    shapes = getattr(found, "shapes", None)
+    named = shapes if isinstance(shapes, Mapping) else {"": shapes}
+    if not named or not all(isinstance(name, str) and _is_shape(shape) for name, shape in named.items()):
+        raise UsageError(
+            f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
+            f"such tuples, not {shapes!r}"
+        )
+    return found
+
+
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
     """How to make the observation of a run, or None for the usual vector; UnknownName or UsageError otherwise."""
     item: Any = given
     if isinstance(given, str):
-        if given == VECTOR:
-            return None
         known = {**OBSERVATIONS, **registry.registered("observation")}
+        if given == VECTOR and given not in known:
+            return None
         if given not in known:
             names = [VECTOR, *known]
             raise UnknownName("observation", given, names, f"; the observations are {', '.join(names)}")
         item = known[given]
     if isinstance(item, type) and issubclass(item, Observation):
-        return item
+        return partial(_made, item)
     if callable(item) and not isinstance(item, type):
         return lambda *parts: _Called(item, *parts)
     raise UsageError(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sim import registry
-from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
 from sim.model.tasks import Mode, Task
@@ -101,7 +101,13 @@ class Called(Reward):
     def take(self, now: float) -> float:
         seen, self.seen = self.seen, Seen()
         seen.dt, self.asked = now - self.asked, now
-        return self.function(self.simulation.view, seen)
+        try:
+            return self.function(self.simulation.view, seen)
+        except HetsimError:
+            raise
+        except Exception as error:
+            name = getattr(self.function, "__name__", "of a function")
+            raise raised("reward", name, now, error) from error
 
 
 class Both(Reward):
@@ -465,7 +471,7 @@ def check_reward(reward: RewardLike) -> Parts:
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
         found[name] = float(weight)
-        if name not in REWARDS:
+        if known[name] is not REWARDS.get(name):
             found.made[name] = _maker(known[name])
     return found
 
@@ -490,6 +496,11 @@ def make_reward(simulation: Simulation, parts: Parts) -> Reward:
         name = next(iter(parts))
         return parts.made.get(name, REWARDS.get(name))(simulation)  # type: ignore[misc]
     return Weighted(simulation, parts)
+
+
+def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
+    """What is said of a reward or an observation that raised an error; `from` it, so that its traceback is kept."""
+    return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 
 def checked(value: Any, parts: Parts, now: float) -> float:

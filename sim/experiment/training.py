@@ -19,7 +19,7 @@ import numpy as np
 
 from sim import registry
 from sim.env.admission import Admissions, Played
-from sim.env.episode import WINDOW, Episodes
+from sim.env.episode import TIME, WINDOW, Episodes
 from sim.env.rewards import RewardLike, check_reward, metric_of
 from sim.env.suites import BASELINES
 from sim.errors import Problem, ScenarioError, UnknownName, UsageError
@@ -267,7 +267,7 @@ class Practice:
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
         decides: str = SCHEDULING,
     ):  # fmt: skip
-        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=True)
+        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=TIME)
         self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
         self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
         self.seed, self.steps, self.progress, self.decides = seed, steps, progress, decides

@@ -20,6 +20,7 @@ import numpy as np
 
 from sim.engine.simulation import Simulation
 from sim.errors import Problem, ScenarioError
+from sim.experiment.widening import SHARES, Widening
 from sim.model.record import RunInput
 from sim.policy.contract import Scheduler
 from sim.policy.rest import rows_of
@@ -34,7 +35,7 @@ BEHIND = 1e-3
 STEPS = 96
 """Instants within the horizon at which is told what is held."""
 LABELS = ("user", "class", "partition", "account", "qos")
-COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "cpus", "gpus", "devices")
+COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
 
 
 @dataclass
@@ -66,9 +67,19 @@ class Forecast:
     came: np.ndarray
     """By sample: jobs that came within the horizon."""
     notes: list[str] = field(default_factory=list)
+    widening: Widening | None = None
+    """By the errors of earlier forecasts; None: intervals are those of the samples."""
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Of the start of a job: inf beyond the horizon."""
+        """Of the start of a job, those of `SHARES` widened where that is known: inf beyond the horizon."""
+        if self.widening is None:
+            return self.drawn(job, shares)
+        moved = self.widening.moved(self.drawn(job, SHARES), self.horizon).tolist()
+        found = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
+        return [found[share] if share in found else self.drawn(job, [share])[0] for share in shares]
+
+    def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
+        """The same as the samples have it."""
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def within(self, job: int) -> float:
@@ -159,11 +170,11 @@ class Twin:
                 for number, job in enumerate(jobs):
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
                     labels = (job.user, job.group, inside, job.account, job.qos)
-                    table.writerow(_cells(f"{kind}:{number}", labels, job.cpus, job.gpus, job.gpu_type))
+                    table.writerow(_cells(f"{kind}:{number}", labels, job.count, job.cpus, job.gpus, job.gpu_type))
             labelled = [log.labels[name] for name in LABELS]
             for row in range(len(log)):
                 labels = tuple(column[row] for column in labelled)
-                table.writerow(_cells(f"h:{row}", labels, log.cpus[row], log.gpus[row], log.kind[row]))
+                table.writerow(_cells(f"h:{row}", labels, log.nodes[row], log.cpus[row], log.gpus[row], log.kind[row]))
 
     # Samples --------------------------------------------------------------------------------------------------
 
@@ -254,6 +265,9 @@ class Twin:
         return found
 
 
-def _cells(name: str, labels: tuple[str, ...], cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
+def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
+    """A row of the table.  A job of several nodes with equal parts has a part on each; others may lie on any number."""
     times = ("", 1) if gpus else (1, "")
-    return (name, 0, *labels, *times, float(cpus), float(gpus), kind if gpus else "")
+    if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
+        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")
+    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "")

@@ -1,7 +1,9 @@
 """How good predicted starts are: a log is stopped at some instants, forecast from there, and held against its record.
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
-up to then.  Of each waiting job it tells intervals for its wait from then on.  Beside it stand
+up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
+snapshots (`sim.experiment.widening`).  Beside it stand
+drawn    the same intervals as the samples have them;
 limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
 user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
 """
@@ -16,7 +18,10 @@ from typing import Any
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
-from sim.experiment.twin import POLICY, Cluster, Twin
+from sim.experiment.twin import POLICY, Cluster, Forecast, Twin
+from sim.experiment.widening import SHARES as TOLD
+from sim.experiment.widening import Past, widening
+from sim.scenario.scenario import Overrides
 from sim.workload.history import ENOUGH, FEW, History
 from sim.workload.inferred import limits_of
 from sim.workload.recorded_log import Jobs, Steps, jobs_of
@@ -26,6 +31,8 @@ from sim.workload.waits import warm_end
 
 SHARES = (0.5, 0.9)
 """Intervals that are judged."""
+EARLIER = 10
+"""Snapshots of the first half of a log from which the widening of the first intervals is learned."""
 LAST = 50
 """Jobs of a user whose waits count."""
 
@@ -91,35 +98,70 @@ def judge(
         text = f"a log of {(high - low) / 3600:.3g} h is too short to judge forecasts of {horizon / 3600:.3g} h"
         raise ScenarioError(Problem(text, file=history.source))
     points = np.linspace(begin, high, instants + 1)[:-1].tolist()
-    found: dict[str, Method] = {"twin": Method(), "time limits": Method(), "waits of the user": Method()}
+    found = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
     actual: list[float] = []
     used = []
+    early = earlier_instants(low, begin, horizon, EARLIER)
+    pasts = look_back(history, cluster, early, horizon, samples, policy, seed + instants, progress)
     for number, now in enumerate(points):
         jobs, rows = snapshot_of(history, now)
         if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
-        twin = Twin(jobs, now, history, cluster, horizon, policy)
-        told = twin.forecast(samples, seed + number)
+        told = Twin(jobs, now, history, cluster, horizon, policy).forecast(samples, seed + number)
+        told.widening = widening(pasts, now)
+        pasts.append(_past(told, rows, history, now))
         past = history.take(np.flatnonzero(history.start <= now))
         used.append(now)
         for place, job in enumerate(told.jobs):
             actual.append(float(history.start[rows[job.id]]) - now)
-            found["twin"].median.append(told.quantiles(place, [0.5])[0])
-            found["time limits"].median.append(float(told.by_limits[place]))
             waits = _waits(past, job.user, now - job.submit)
-            found["waits of the user"].median.append(float(np.median(waits)))
-            for share in SHARES:
-                ends = ((1 - share) / 2, (1 + share) / 2)
-                low_high = told.quantiles(place, ends)
-                found["twin"].intervals[share].append((low_high[0], low_high[1]))
-                usual = np.quantile(waits, ends).tolist()
-                found["waits of the user"].intervals[share].append((usual[0], usual[1]))
+            drawn, moved = told.drawn(place, TOLD), told.quantiles(place, TOLD)
+            usual = np.quantile(waits, TOLD).tolist()
+            found["time limits"].median.append(float(told.by_limits[place]))
+            for name, values in (("twin", moved), ("drawn", drawn), ("waits of the user", usual)):
+                found[name].median.append(values[2])
+                found[name].intervals[0.5].append((values[1], values[3]))
+                found[name].intervals[0.9].append((values[0], values[4]))
     if not actual:
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
     return Judged(used, horizon, np.minimum(values, horizon), values > horizon, found)
+
+
+def look_back(
+    history: History, cluster: Cluster, instants: Sequence[float], horizon: float, samples: int = 50,
+    policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
+) -> list[Past]:  # fmt: skip
+    """Forecasts from earlier instants of a history, with what came of them; none where no job waits.
+
+    Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
+    """
+    found = []
+    for number, now in enumerate(instants):
+        jobs, rows = snapshot_of(history, now)
+        if not rows or (history.end <= now).sum() < ENOUGH:
+            continue
+        progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
+        told = Twin(jobs, now, history, cluster, horizon, policy, overrides).forecast(samples, seed + number)
+        found.append(_past(told, rows, history, now))
+    return found
+
+
+def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
+    """Instants of a log that begins at `first`, of which all is known by now.
+
+    Empty where the log is too short.
+    """
+    begin, end = first + horizon, now - horizon
+    return np.linspace(begin, end, count).tolist() if end > begin and count else []
+
+
+def _past(told: Forecast, rows: dict[str, int], history: History, now: float) -> Past:
+    actual = np.array([float(history.start[rows[job.id]]) - now for job in told.jobs])
+    quantiles = np.array([told.drawn(place, TOLD) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
+    return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon))
 
 
 def first_instant(history: History, horizon: float) -> float:
@@ -164,7 +206,7 @@ def snapshot_of(history: History, now: float) -> tuple[list[Job], dict[str, int]
         jobs.append(Job(
             str(row), 0, str(history.labels["user"][row]), str(history.labels["partition"][row]),
             float(history.submit[row]), float(history.start[row]) if runs else math.nan, float(history.limit[row]),
-            float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]),
+            float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]), count=float(history.nodes[row]),
             account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
             class_=str(history.labels["class"][row]),
         ))  # fmt: skip

@@ -126,7 +126,7 @@ def simulate(
     def about() -> dict[str, Any]:
         # A warm-up that was found, after the scenario was written: the saved scenario says how long it was.
         warmup = None if job.warmup is None else f"{job.warmup!r} s"
-        text = scenario.to_yaml(absolute_paths=True, warmup=warmup)
+        text = scenario.deferred_yaml(absolute_paths=True, warmup=warmup)
         return {**known, "scenario": text, "inputs": Identity(check).inputs(scenario)}
 
     simulation = scenario.begin(job.seed, job.replication, check=check, warmup=job.warmup)

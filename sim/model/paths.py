@@ -33,5 +33,24 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     return path
 
 
+def _existing_folder(value: Any, info: ValidationInfo) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("expected the name of a folder")
+    path = Path(value)
+    inside = path if path.is_absolute() else Path((info.context or {}).get("base", ".")) / path
+    try:
+        found = next((one.absolute() for one in (inside, path) if one.is_dir()), None)
+        file = inside.is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL
+        found, file = None, False
+    if found is None:
+        what = "is a file, not a folder" if file else f"is no folder (looked for {str(inside)[:500]})"
+        raise ValueError(f"{shown(str(value))} {what}")
+    return found
+
+
+ExistingFolder = Annotated[Path, BeforeValidator(_existing_folder), WithJsonSchema({"type": "string"})]
+"""A folder that exists, looked for as an `ExistingFile` is."""
+
 ExistingFile = Annotated[Path, BeforeValidator(_existing), WithJsonSchema({"type": "string"})]
 """A file that exists; the validation context's `base` is the folder of the scenario file, which is looked at first."""

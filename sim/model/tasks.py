@@ -15,6 +15,7 @@ import numpy as np
 
 from sim.model.batch_times import StageTable
 from sim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
+from sim.model.curves import WorkCurve
 from sim.model.ragged import Ragged
 
 CLOSE = 1e-9
@@ -104,6 +105,9 @@ class Mode:
     """Most tasks in one launch; UNLIMITED_BATCH where nothing limits them."""
     partition: Partition | None = None
     """The partition to which its tasks are bound."""
+    curve: WorkCurve | None = None
+    """How its time depends on the layout of its devices and on what is done; the tasks' times are then those of the
+    packed layout."""
     parts: tuple[Mode, ...] = ()
     """Of a launch of several kernels as one (`sim.model.fusion`): the mode of each of its tasks."""
 

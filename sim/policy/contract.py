@@ -568,12 +568,15 @@ class View(Protocol):
         decisions: Sequence[Decision] = (),
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
+        ratios: Sequence[float] = (),
     ) -> Imagined:
         """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
 
         Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
         itself never notices.  coming: arrivals that the policy imagines, each a time and a task that has come and that
         the newcomer is like; not for graphs, shared data and requests.
+        ratios: times of tasks that have ended, as parts of their estimates: each task takes its estimate times one of
+        them, drawn with `seed`, and a running one a ratio by which it has not ended yet.
         A scheduler that is a field of the policy's own, and that the policy keeps informed, is copied with all that it
         knows; any other is told of the tasks that wait.  UsageError for language models and for schedulers that plan
         beforehand.

@@ -174,7 +174,7 @@ class Layout:
 
 _PADDING = np.array([0.0, 1.0], np.float32)
 _OWN = len(TASK)
-_ARRIVAL, _DEADLINE, _SHORTEST, _KIND, _WIDTH = range(_OWN, _OWN + 5)
+_ARRIVAL, _DEADLINE, SHORTEST_COLUMN, _KIND, _WIDTH = range(_OWN, _OWN + 5)
 _STATIC = _OWN + 5
 """Facts of a task besides those by type of device: its part of an observation, and what the changing ones need."""
 
@@ -320,7 +320,7 @@ class Window(Scheduler):
         facts = self._static[[self._slot[task.index] for task in tasks]]
 
         found = np.zeros(layout.observation, np.float32)
-        shortest = facts[:, _SHORTEST]
+        shortest = facts[:, SHORTEST_COLUMN]
         of_tasks = found[: count * _OWN].reshape(count, _OWN)
         of_tasks[:] = facts[:, :_OWN]
         of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)

@@ -89,6 +89,10 @@ def summary(told: Forecast, now: float) -> list[str]:
     samples, hours = len(told.starts), told.horizon / 3600
     of = f"{told.capacity:,.6g} {told.unit}"
     lines = [f"{len(told.jobs):,} jobs wait on {of}; {samples:,} samples of the next {hours:g} h"]
+    if told.widening is not None:
+        wide = told.widening
+        lines.append(f"intervals are widened by the errors of {wide.starts:,} starts told at {wide.snapshots} earlier "
+                     "instants")  # fmt: skip
     started = np.isfinite(told.starts).mean(axis=1) if len(told.jobs) else np.ones(samples)
     lines.append(f"of the waiting jobs {100 * np.median(started):.0f} % start within {hours:g} h; "
                  f"{np.median(told.came):,.0f} more come")  # fmt: skip
@@ -121,6 +125,8 @@ def mapping(
     found: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),
+        "widened_by": None if told.widening is None else
+        {"starts": told.widening.starts, "snapshots": told.widening.snapshots},
         "forecast_error": {name: _known(value) for name, value in errors.items()}, **_forecast(told),
     }  # fmt: skip
     if other is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,9 @@ class Result:
     """One run.  Tables and metrics are derived from the record when first asked for, and kept.
 
     `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
-    `scenario` is the resolved scenario as YAML text, if it came from one; `error` the message of a run that
-    failed, whose tables are those up to then.
+    `scenario` is the resolved scenario as YAML text, if it came from one (given as a function, it is written when
+    first asked for: that takes longer than a short run); `error` the message of a run that failed, whose tables are
+    those up to then.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Result:
         seed: int = 0,
         replication: int = 0,
         policy: str = "",
-        scenario: str | None = None,
+        scenario: str | Callable[[], str] | None = None,
         error: str | None = None,
         inputs: dict[str, str] | None = None,
         bound: float = SLOWDOWN_BOUND,
@@ -59,7 +60,7 @@ class Result:
             self.record = record
             name, policy = name or record.input.name, policy or record.input.policy
         self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
-        self.scenario, self.error, self.bound = scenario, error, bound
+        self._scenario, self.error, self.bound = scenario, error, bound
         self.directory: Path | None = None
         self.files: dict[str, str] = {}
         """Of a loaded run: the digests of its files, by name."""
@@ -67,6 +68,17 @@ class Result:
         """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `sim.results.explain`, kept between questions
         self._values: dict[str, float] = {}
+
+    @property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None if the run came from none."""
+        if callable(self._scenario):
+            self._scenario = self._scenario()
+        return self._scenario
+
+    @scenario.setter
+    def scenario(self, text: str | None) -> None:
+        self._scenario = text
 
     # A loaded run has tables but no record until one is needed.
     @cached_property

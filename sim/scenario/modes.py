@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
+from sim.model.curves import WorkCurve
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
 from sim.scenario.service_schema import Variant
 
@@ -69,10 +70,12 @@ class ModeBook:
         name: str | None = None,
         partition: Partition | None = None,
         nodes: int = 1,
+        curve: WorkCurve | None = None,
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
 
         `nodes` above 1: the job is on so many nodes, and cores, GPUs and memory are those of each.
+        `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
         """
         on_cpu = device.kind == "cpu"
         if on_cpu:
@@ -93,7 +96,7 @@ class ModeBook:
         span_speeds = span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
-        key = (device.name, *demands, name, partition)
+        key = (device.name, *demands, name, partition, curve)
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -111,6 +114,7 @@ class ModeBook:
                 download=StageTime(fixed=download),
                 partition=partition,
                 node_count=nodes,
+                curve=curve,
             )
         return known
 

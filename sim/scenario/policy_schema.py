@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -257,9 +258,16 @@ def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
 
 
 def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
-    """A pydantic model of the parameters in a signature."""
+    """A pydantic model of the parameters in a signature; kept, for making it takes a tenth of a small run."""
+    try:
+        return _kept_model(title, tuple(signature.items()))
+    except TypeError:  # a default or an annotation that has no hash
+        return _model(title, tuple(signature.items()))
+
+
+def _model(title: str, signature: tuple[tuple[str, inspect.Parameter], ...]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
-    for key, parameter in signature.items():
+    for key, parameter in signature:
         annotation = (
             Any if parameter.annotation is inspect.Parameter.empty or key == "placement" else parameter.annotation
         )
@@ -267,6 +275,9 @@ def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type
         fields[key] = (annotation, default)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, protected_namespaces=())
     return create_model(title, __config__=config, **fields)
+
+
+_kept_model = lru_cache(256)(_model)
 
 
 def _list_scheduler() -> Callable[..., Any]:

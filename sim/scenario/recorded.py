@@ -11,6 +11,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Partition
+from sim.model.curves import WorkCurve
 from sim.model.tasks import Mode, Tasks, Work
 from sim.results.wording import seconds
 from sim.scenario.demand_schema import GPU_TIME, span_speeds
@@ -329,7 +330,8 @@ def _ways(
     turned_away = np.zeros(n, dtype=bool)
     turned_away[list(refused)] = True
     spans = _spans(entry, table, kept)
-    group, first = _group([*demands.values(), *finite, codes, turned_away, spans])
+    kinds = [] if table.curves is None else [table.curves.kind[kept]]
+    group, first = _group([*demands.values(), *finite, codes, turned_away, spans, *kinds])
     stopping, preemptible = stopping_of(entry)
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
@@ -339,10 +341,12 @@ def _ways(
     for number, row in enumerate(first.tolist()):
         usable = [one for one, there in zip(possible, finite, strict=True) if there[row]]
         demand = {key: demands[key][row] for key in DEMANDS}
+        sizes = [None] if table.curves is None else table.curves.kinds[table.curves.kind[kept[row]]]
         ways: list[tuple[Mode, str | None, float]] = [
-            (mode, column, factor)
+            (mode, column, factor if size is None else factor * size[1].seconds)
             for device, column, factor in usable
-            if (mode := _mode(entry, device, demand, bound[codes[row]], spans[row], context)) is not None
+            for size in sizes
+            if (mode := _mode(entry, device, demand, bound[codes[row]], spans[row], context, size)) is not None
         ]
         fits = [way for way in ways if context.modes.fits(way[0])]
         if not fits and (turned_away[row] or entry.unfit == "reject"):
@@ -381,7 +385,7 @@ def _ways(
                 if estimate is not None:
                     estimate[rows, position] = 0.0
                 continue
-            time[rows, position] = table.times[column][kept[rows]] * factor
+            time[rows, position] = factor if mode.curve is not None else table.times[column][kept[rows]] * factor
             if estimate is not None:
                 source = table.estimates.get(column, table.times[column])
                 estimate[rows, position] = source[kept[rows]] * factor
@@ -508,10 +512,13 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
 
 
 def _mode(
-    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int, context: Context
-) -> Mode | None:
-    """The mode of a row on a type; None for a GPU mode of a row that wants no GPU."""
+    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int,
+    context: Context, size: tuple[int, WorkCurve] | None = None,
+) -> Mode | None:  # fmt: skip
+    """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
+    if size is not None:
+        known["gpus"] = float(size[0])
     gpus, nodes = known["gpus"], round(known["nodes"] or 1)
     if device.kind != "cpu" and gpus == 0:
         return None
@@ -528,6 +535,7 @@ def _mode(
         download=known["download"] or 0.0,
         partition=partition,
         nodes=nodes,
+        curve=None if size is None else size[1],
     )
     if device.kind == "cpu" and span == ANY and entry.span == "any":
         span = IF_WIDER  # what fits on one node was there; a log has no word of who spread cores for want of room

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,13 @@ class Scenario:
         With `absolute_paths` the names of files are written in full, so that it can be moved elsewhere; with
         `warmup` that time stands in place of the scenario's.
         """
+        return self.deferred_yaml(absolute_paths, warmup)()
+
+    def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
+        """What `to_yaml` gives now, written as text only when it is called: that takes as long as a small run."""
+        # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = self._with_full_paths(self.raw) if absolute_paths else self.raw
-        return documents.dump(raw if warmup is None else {**raw, "warmup": warmup})
+        return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
         """The same scenario with some values changed."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -239,7 +238,7 @@ def _scatter(seed: int) -> None:
     """Stir the free list of the allocator, so that tasks of the next run lie elsewhere and in another order:
     what iterates over a set of tasks, or compares their `id()`, then decides differently."""
     junk: list[Any] = [object.__new__(Task) for _ in range(500)]
-    random.Random(seed).shuffle(junk)
+    junk = [junk[place] for place in np.random.default_rng(seed).permutation(500).tolist()]
     del junk[::2]
     junk.clear()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sim.model.record import RunInput
 from sim.testing.systems import System
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Scenario
 
 SERVICE = {
     "upload": {"per_item": "2 ms"}, "compute": {"per_item": "10 ms", "fixed": "50 ms"}, "download": {"fixed": "1 ms"},
@@ -19,11 +21,12 @@ STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}
 class Served(System):
     """A scenario with services, to be run under any policy that serves them."""
 
-    described: dict[str, Any] = field(default_factory=dict)
+    scenario: Scenario | None = None
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
         """A run of it under this policy, with batching policies of its own."""
-        built = _built(self.described)
+        assert self.scenario is not None
+        built = self.scenario.build(1)
         return replace(built, scheduler=scheduler, admission=admission, policy=type(scheduler).__name__)
 
     def __repr__(self) -> str:
@@ -50,13 +53,10 @@ def _entry(name: str, count: int, rate: str, more: dict[str, Any]) -> dict[str, 
 
 
 def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> Served:
-    node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
-    described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}
-    built = _built(described)
-    return Served(name, built.cluster, built.tasks, described=described)
-
-
-def _built(described: dict[str, Any]) -> RunInput:
     from sim.scenario.scenario import load  # pydantic takes its time
 
-    return load(copy.deepcopy(described)).build(1)
+    node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
+    described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}
+    scenario = load(described)
+    built = scenario.build(1)
+    return Served(name, built.cluster, built.tasks, scenario=scenario)

@@ -13,7 +13,7 @@ Weakness: jobs that are still running are no part of what has ended, so that lon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class History:
     kind: np.ndarray
     labels: dict[str, np.ndarray]
     """Texts by name: user, class, partition, account, qos; empty where a job has none."""
+    nodes: np.ndarray = field(default_factory=lambda: np.ones(0))
+    """Nodes on which a job has equal parts of its devices; 1 where it is not told."""
+
+    def __post_init__(self) -> None:
+        if not len(self.nodes):
+            self.nodes = np.ones(len(self.submit))
 
     def __len__(self) -> int:
         return len(self.submit)
@@ -55,7 +61,7 @@ class History:
 
     def take(self, rows: np.ndarray) -> History:
         """Some of the jobs."""
-        names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind")
+        names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind", "nodes")
         labels = {name: values[rows] for name, values in self.labels.items()}
         return replace(self, labels=labels, **{name: getattr(self, name)[rows] for name in names})
 
@@ -81,7 +87,9 @@ def history_of(table: TaskTable, source: str) -> History:
         labels["class"] = labels["partition"]
     kind = _texts(table.devices, len(table))
     begun = np.maximum(start, table.arrival)
-    whole = History(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels)
+    counts = table.numbers.get("nodes")
+    nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
+    whole = History(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels, nodes)
     return whole.take(rows)
 
 

@@ -60,6 +60,8 @@ class Job:
     priority: float = math.nan
     expected: float = math.nan
     class_: str = ""
+    count: float = 1.0
+    """Nodes on which it has equal parts of its devices."""
 
     @property
     def group(self) -> str:
@@ -151,6 +153,7 @@ def _job(
         found.jobs.append(Job(
             name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
             gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            count=max(count, float(len(places))),
         ))  # fmt: skip
 
 

@@ -12,12 +12,13 @@ later (estimates, patience, deadlines of the scenario, fitting tasks to the clus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from sim.model.curves import WorkCurve
 from sim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
@@ -38,6 +39,7 @@ BUILTIN: dict[str, str] = {
     "pai": "sim.workload.pai:read",
     "parquet": "sim.workload.mapped:parquet",
     "philly": "sim.workload.philly:read",
+    "pollux": "sim.workload.pollux:read",
     "requests": "sim.workload.request_table:read",
     "slurm": "sim.workload.slurm:read",
     "swf": "sim.workload.swf:read",
@@ -55,6 +57,25 @@ LISTS = ("predecessors", "reads", "writes")
 
 
 @dataclass
+class Curves:
+    """Jobs whose speed depends on the layout of their GPUs and on what is done of them.
+
+    `kinds`: for each kind of job its sizes, each a number of GPUs and how the job gets on there; `kind` is that of
+    each row.
+    """
+
+    kinds: Sequence[Sequence[tuple[int, TimedCurve]]]
+    kind: np.ndarray
+
+
+class TimedCurve(WorkCurve, Protocol):
+    """A curve that knows the seconds of its unit, on GPUs of speed 1."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
+@dataclass
 class TaskTable:
     """Tasks of a trace as columns of equal length, in the order of the file, in seconds and bytes.
 
@@ -66,6 +87,7 @@ class TaskTable:
     `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
     prompt: equal ones are a common beginning.
     `devices` holds the types that a row may run on, separated by `|` (empty: all), `items` the sizes of data items.
+    With `curves` each row has a mode for each size of its kind; `gpu_time` is then that of the fastest.
     `extra` may hold `recorded_start` (absolute, as `deadline`) and `recorded_node`: what really happened.
     `line(row)` tells where a row stands in the file, for messages.
     """
@@ -84,6 +106,7 @@ class TaskTable:
     devices: np.ndarray | None = None
     items: dict[str, int] = field(default_factory=dict)
     hash_ids: Ragged | None = None
+    curves: Curves | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     line: Callable[[int], int | None] = lambda row: None  # noqa: E731

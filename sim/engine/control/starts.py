@@ -270,7 +270,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
             one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
             no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
                                    mode.download.per_item))  # fmt: skip
-            if serial and no_transfer and one_node:
+            if serial and no_transfer and one_node and mode.curve is None:
                 found.add(mode)
     return frozenset(found)
 

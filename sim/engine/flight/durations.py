@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sim.engine.flight.launch import Launch
+from sim.model.curves import layout_of
 from sim.model.fusion import Fusion, fused_seconds
 from sim.model.tasks import Mode, Task
 
@@ -38,6 +39,9 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     assert tasks is not None
     if terms is None and len(tasks) == 1:
         task = tasks[0]
+        if mode.curve is not None:
+            whole = task.estimates[launch.position] if estimated else task._time[launch.position]
+            return whole * mode.curve.left(layout_of(launch.placement.devices), task.done if estimated else task._done)
         if estimated:
             return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
         return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
@@ -50,6 +54,15 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     fixed = base * max(1.0 - task._done for task in tasks)
     members = math.fsum(times)
     return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute
+
+
+def reached(launch: Launch, seconds: float, estimated: bool) -> float:
+    """What is done of a launch's one task, whose mode has a curve, after computing for these seconds at rate 1."""
+    mode, task = launch.placement.mode, launch.task
+    assert mode.curve is not None
+    whole = task.estimates[launch.position] if estimated else task._time[launch.position]
+    done = task.done if estimated else task._done
+    return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
 
 
 def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:

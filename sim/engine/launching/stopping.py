@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from sim.engine.flight import durations
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, History, Launch, Timetable
 from sim.engine.flight.links import Links
 from sim.engine.flight.places import host
@@ -122,8 +123,12 @@ class Stops:
             if history is None:
                 history = task._history = History()
             before, seen = task._done, task.done
-            reached = before + (1.0 - before) * progress
-            reached_by_estimate = seen + (1.0 - seen) * self._progress_by_estimate(launch, computed)
+            if launch.placement.mode.curve is not None:
+                reached = durations.reached(launch, computed, estimated=False)
+                reached_by_estimate = durations.reached(launch, computed, estimated=True)
+            else:
+                reached = before + (1.0 - before) * progress
+                reached_by_estimate = seen + (1.0 - seen) * self._progress_by_estimate(launch, computed)
             if keep and not fault:
                 task._done = reached
                 history.checkpoint = reached
@@ -133,7 +138,9 @@ class Stops:
             else:
                 task._done = history.checkpoint = 0.0
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
-            if task._done > before:
+            if task._done > before and launch.placement.mode.curve is not None:
+                kept_seconds += (task._done - before) / (reached - before) * computed
+            elif task._done > before:
                 kept_seconds += (task._done - before) / (1.0 - before) * table.total / len(launch.tasks)
             if task._done > before:
                 # What was drained or flushed left no state behind: its other blocks start from its input.

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from sim.engine.core.state import RunState, launches_on
-from sim.engine.flight.durations import planned, seconds_of
+from sim.engine.flight.durations import planned, reached, seconds_of
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
 from sim.engine.flight.links import Links
 from sim.engine.flight.transfers import Transfers
 from sim.engine.resources.holdings import GpuState, available_at
 from sim.model.cluster import WHOLE, Device
+from sim.model.curves import layout_of
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 
@@ -62,7 +63,7 @@ class Forecast:
 
     def duration(self, task: Task, placement: Placement) -> float:
         """Estimated seconds of a launch there, on idle links and engines."""
-        if self.state.steady and task._launch is None:
+        if self.state.steady and task._launch is None and placement.mode.curve is None:
             mode, left = placement.mode, 1.0 - task.done
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
@@ -82,7 +83,11 @@ class Forecast:
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
         else:
-            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, left, strict=True)]
+            parts = left
+            if mode.curve is not None:
+                layout = layout_of(placement.devices)
+                parts = [mode.curve.left(layout, 1.0 - part) for part in left]
+            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
             seconds = mode.base(len(tasks)) * max(left) + math.fsum(works)
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
@@ -105,6 +110,8 @@ class Forecast:
         if mode.parts:
             whole = planned(launch)
             return self.remaining_of(launch) / whole if whole > 0 else 0.0
+        if mode.curve is not None:
+            return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
         whole = mode.fixed + task.estimates[task.shape.position[mode]]
         return self.remaining_of(launch) / whole if whole > 0 else 0.0
 

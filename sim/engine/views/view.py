@@ -226,6 +226,7 @@ class EngineView:
         decisions: Sequence[Decision] = (),
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
+        ratios: Sequence[float] = (),
     ) -> Imagined:
-        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming)
+        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming, ratios)
         return imagined

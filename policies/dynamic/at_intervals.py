@@ -1,0 +1,208 @@
+"""Who has which GPUs, decided for all at fixed intervals: what `las_intervals`, `optimus_intervals` and `pollux` share.
+
+At every multiple of the interval a subclass says on which nodes each job has how many GPUs until the next one.  A job
+whose GPUs stay what they were runs on; any other is stopped, with its work kept, and started again.  Between two
+instants nothing starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.
+All this is about one type of accelerator, that of which the cluster has most.  Jobs without a mode of whole devices of
+it, and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of
+arrival; jobs that are not preemptible stay where they are.
+Cost: a look at all jobs and nodes once an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sim.model.cluster import Device
+from sim.model.curves import Layout, layout_of
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Mode, Task
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+
+Share = dict[int, int]
+"""GPUs by node, nodes without any left out."""
+
+ROUNDING = 1e-12
+"""Part of a time by which a multiple of the interval may be missed."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job adds to an instant at which GPUs are dealt out."""
+
+
+@dataclass
+class Job:
+    """A job as it stands when GPUs are dealt out."""
+
+    task: Task
+    sizes: dict[int, Mode]
+    """Its modes by number of GPUs, in ascending order."""
+    share: Share = field(default_factory=dict)
+    """What it has; empty while it waits."""
+    done: float = 0.0
+    """Fraction of its work that is done, by estimate."""
+    attained: float = 0.0
+
+    def estimate(self, gpus: int) -> float:
+        """Estimated seconds of the whole job on the packed layout."""
+        mode = self.sizes[gpus]
+        return mode.fixed + self.task.estimates[self.task.shape.position[mode]]
+
+    def left(self, gpus: int, done: float) -> float:
+        """Estimated seconds from `done` to the end on so many GPUs over the fewest nodes."""
+        curve = self.sizes[gpus].curve
+        return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
+
+    def speed(self, layout: Layout) -> float:
+        """Fraction of the job a second on a layout, as things stand; 0 where it cannot run."""
+        mode = self.sizes.get(sum(layout))
+        if mode is None or (len(layout) > 1 and not mode.span_any):
+            return 0.0
+        seconds = self.estimate(sum(layout))
+        rate = 1.0 if mode.curve is None else mode.curve.rate(layout, self.done)
+        return rate / seconds if seconds > 0 else math.inf
+
+
+class AtIntervals(Scheduler):
+    """Deals out whole GPUs at every multiple of `interval`."""
+
+    def __init__(self, interval: float):
+        self.interval = interval
+        self._last = 0
+        """Number of the last interval that has begun."""
+        self._kind = ""
+        self._down: dict[int, None] = {}
+
+    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+        """By row of a job what it has until the next time; of jobs that it does not name nothing.
+
+        `room`: GPUs by node that the jobs may have, those that they have included.
+        """
+        raise NotImplementedError
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
+
+    def begin(self, view: View) -> None:
+        counts = Counter(device.type.name for device in view.cluster.devices if device.type.kind != "cpu")
+        self._kind = max(counts, key=lambda name: counts[name], default="")
+
+    def device(self, device: Device, up: bool) -> None:
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = None
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        number = math.floor(view.now / self.interval * (1 + ROUNDING))
+        due = number > self._last and view.now <= number * self.interval * (1 + ROUNDING)
+        self._last = max(number, self._last)
+        waiting, running = view.waiting(), view.running("start")
+        others = [task for task in waiting if not self._sizes(task)]
+        if due:
+            yield from self._deal_out(waiting, running, view)
+        for task in others:
+            placement = view.fit(task)
+            if placement is not None:
+                yield Start(task, placement)
+        if view.num_waiting() or view.running("start"):
+            yield Wait(until=(self._last + 1) * self.interval)
+
+    def _sizes(self, task: Task) -> dict[int, Mode]:
+        allowed = task.allowed or range(len(task.modes))
+        modes = [task.modes[position] for position in allowed]
+        found = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
+        return dict(sorted(found.items()))
+
+    # Dealing out ----------------------------------------------------------------------------------------------
+
+    def _deal_out(self, waiting: list[Task], running: list[Task], view: View) -> Iterator[Decision]:
+        jobs = [
+            self._job(task, view)
+            for task in [*running, *waiting]
+            if self._sizes(task) and (task.state != RUNNING or task.shape.preemptible)
+        ]
+        jobs.sort(key=lambda job: (job.task.arrival, job.task.index))
+        free = self._free(view)
+        room = {node: len(devices) for node, devices in free.items()}
+        for job in jobs:
+            for node, count in job.share.items():
+                room[node] = room.get(node, 0) + count
+        dealt = self.deal(jobs, dict(sorted(room.items())), view)
+        stay: dict[int, None] = {}
+        for job in jobs:
+            if job.share and dealt.get(job.task.index) == job.share:
+                stay[job.task.index] = None
+            elif job.share:
+                yield Stop(job.task)
+        for job in jobs:
+            share = dealt.get(job.task.index)
+            if share and job.task.index not in stay:
+                yield from self._start(job, share, view)
+        if not view.running("start"):
+            yield from self._start_any(jobs, view)
+
+    def _job(self, task: Task, view: View) -> Job:
+        job = Job(task, self._sizes(task), done=task.done, attained=view.attained(task))
+        if task.state == RUNNING:
+            placement = view.launch_of(task).placement
+            assert placement is not None
+            counts = Counter(device.node for device in placement.devices)
+            job.share = dict(counts)
+            left, whole = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
+            curve = placement.mode.curve
+            if whole <= 0:
+                job.done = 1.0
+            elif curve is None:
+                job.done = 1.0 - left / whole
+            else:
+                layout = layout_of(placement.devices)
+                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - left / whole)
+        return job
+
+    def _free(self, view: View) -> dict[int, list[Device]]:
+        """Devices by node of which nothing is in use."""
+        found: dict[int, list[Device]] = {}
+        for node in view.cluster.nodes:
+            idle = [
+                device for device in node.accelerators
+                if device.type.name == self._kind and device.index not in self._down and not view.load(device)
+            ]  # fmt: skip
+            if idle and node.cpu.index not in self._down:
+                found[node.index] = idle
+        return found
+
+    def _start(self, job: Job, share: Share, view: View) -> Iterator[Decision]:
+        mode = job.sizes[sum(share.values())]
+        free = self._free(view)
+        if any(len(free.get(node, ())) < count for node, count in share.items()):
+            return
+        placement = Placement(mode, tuple(device for node, count in share.items() for device in free[node][:count]))
+        if view.fits(mode, placement, (job.task,)) and view.holds(job.task, placement):
+            yield Start(job.task, placement)
+
+    def _start_any(self, jobs: list[Job], view: View) -> Iterator[Decision]:
+        """Nothing runs: the first job that fits anywhere must not wait for ever."""
+        for job in jobs:
+            placement = view.fit(job.task)
+            if placement is not None:
+                yield Start(job.task, placement)
+                return
+
+
+def spread(mode: Mode, room: Share) -> Share:
+    """The GPUs of a mode, taken from the node with most left each time; `room` has them no more.  Of a mode that must
+    stay on one node, that of the node with most left, or nothing."""
+    share: Share = {}
+    gpus = mode.gpus
+    if not mode.span_any and gpus > max(room.values(), default=0):
+        return share
+    while gpus:
+        node = max(room, key=lambda one: room[one])
+        count = min(room[node], gpus)
+        share[node] = share.get(node, 0) + count
+        room[node] -= count
+        gpus -= count
+    return share

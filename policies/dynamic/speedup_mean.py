@@ -1,0 +1,52 @@
+"""The fairest mean of speedups over all jobs: the objective of Pollux, with sizes that grow greedily.
+
+Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
+speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
+Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
+genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
+powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
+(`policies.dynamic.elastic`).
+Weakness: blind to the time left, so that short jobs are treated as long ones.
+Cost: see `policies.dynamic.elastic`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.dynamic.elastic import Elastic, Step
+from sim.model.tasks import Task
+from sim.model.units import Seconds
+
+
+class SpeedupMean(Elastic):
+    """Greatest gain in the sum of powers of speedups.
+
+    fairness: the exponent, below 0.
+    interval: running jobs are resized at most once in it.
+    """
+
+    def __init__(
+        self,
+        fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0,
+        interval: Annotated[Seconds, Field(gt=0)] = 600.0,
+    ):
+        super().__init__(interval)
+        self.fairness = fairness
+
+    def first(self, task: Task, left: float) -> float:
+        return task.arrival
+
+    def gain(self, step: Step, left: float) -> float:
+        fair = self._fair_speed(step.task)
+        now, then = self.speed(step.task, step.here) / fair, self.speed(step.task, step.there) / fair
+        return float(now**self.fairness - then**self.fairness) / step.more
+
+    def _fair_speed(self, task: Task) -> float:
+        """The fastest size within an equal share of the GPUs that it can use, or its least size."""
+        sizes = self.sizes(task)
+        share = sum(self._total[name] for name in sizes) / self._jobs
+        within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
+        return max(self.speed(task, mode) for mode in within or self.least(task, sizes)[:1])

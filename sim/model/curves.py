@@ -1,0 +1,46 @@
+"""Work whose speed depends on where its devices lie, and changes as it proceeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sim.model.cluster import Device
+
+Layout = tuple[int, ...]
+"""How many accelerators a launch has on each of its nodes, in the order of its devices."""
+
+
+class WorkCurve(Protocol):
+    """What a job has left, by layout and by how much of it is done.
+
+    All times are in units of the mode's time: the whole job on `packed`, the layout over the fewest nodes, takes 1.
+    The engine asks `left` when a launch starts and `reached` when it is stopped; policies may ask all.
+    """
+
+    @property
+    def packed(self) -> Layout: ...
+
+    def left(self, layout: Layout, done: float) -> float:
+        """Time from `done`, a fraction of the work, to the end on a layout; inf where it cannot run there."""
+        ...
+
+    def reached(self, layout: Layout, done: float, time: float) -> float:
+        """The fraction of the work that is done after this time on a layout, from `done` on."""
+        ...
+
+    def rate(self, layout: Layout, done: float) -> float:
+        """Fraction of the work done in a unit of time on a layout, as things stand at `done`."""
+        ...
+
+    def section(self, done: float) -> tuple[float, float]:
+        """The beginning and the end of the part in which `done` lies and in which rates do not change (an epoch)."""
+        ...
+
+
+def layout_of(devices: Sequence[Device]) -> Layout:
+    """How many of these devices lie on each node, node by node as they stand."""
+    counts: dict[int, int] = {}
+    for device in devices:
+        counts[device.node] = counts.get(device.node, 0) + 1
+    return tuple(counts.values())
