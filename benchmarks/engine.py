@@ -382,7 +382,7 @@ def storm_figures(sizes: Sizes) -> Iterator[Row]:
 
 def retiming_figures(sizes: Sizes) -> Iterator[Row]:
     """The clock alone: 1,000 pending events are put off again and again, so that nearly every entry goes stale."""
-    from sim.engine.clock import FINISH, Clock, Timer
+    from sim.engine.kernel.clock import FINISH, Clock, Timer
 
     thrown_out: list[int] = []
     compact = Clock._compact

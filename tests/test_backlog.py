@@ -13,16 +13,16 @@ from sim.testing.generate import random_system
 
 def added_up(view, kind, class_):
     """The same by walking through everybody."""
-    simulation = view._simulation
+    state = view._state
     total = 0.0
-    for task in simulation.waiting.values():
+    for task in state.waiting.values():
         best = task.shape.modes[task.modes_by_speed()[0]].type
         if class_ in (None, task.class_) and (kind is None or kind in (best.kind, best.name)):
             total += task.shortest_remaining
-    for launch in simulation.running.values():
+    for launch in state.running.values():
         used = launch.placement.mode.type
         if class_ in (None, launch.task.class_) and (kind is None or kind in (used.kind, used.name)):
-            total += view.remaining_of(launch)
+            total += view._forecast.remaining_of(launch)
     return total
 
 
@@ -63,5 +63,5 @@ def test_nobody_who_does_not_ask_pays():
     system = random_system(1)
     simulation = Simulation(system.run_input(ListScheduler(discipline="skip")))
     simulation.run()
-    assert simulation.backlog is None
-    assert type(simulation.waiting) is dict
+    assert simulation.view._backlog is None
+    assert type(simulation.state.waiting) is dict

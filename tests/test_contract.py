@@ -172,7 +172,7 @@ def test_defects_of_the_engine_are_not_blamed_on_the_policy(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("engine")
 
-    monkeypatch.setattr(run.capacity, "quick_take", broken)
+    monkeypatch.setattr(run.state.capacity, "quick_take", broken)
     with pytest.raises(ZeroDivisionError):
         run.run()
 
@@ -332,21 +332,21 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
             super().__init__(*arguments)
             alive.add(self)
 
-    import sim.engine.sources as sources
+    import sim.engine.queues.sources as sources
 
     original, sources.Task = sources.Task, Tracked
     try:
         run = simulation(TWO, jobs, scheduler)
         run.checker = None
-        run._quick = frozenset()  # class Task itself takes the fast path; the rest is the same
+        run.parts.starts.quick = frozenset()  # class Task itself takes the fast path; the rest is the same
         most = 0
         while run.advance():
             for decision in scheduler.schedule(run.view):
                 run.apply(decision)
-            if run.rounds % 500 == 0:
+            if run.state.rounds % 500 == 0:
                 gc.collect()
-                most = max(most, len(alive) - len(run.waiting) - len(run.running))
+                most = max(most, len(alive) - len(run.state.waiting) - len(run.state.running))
     finally:
         sources.Task = original
-    assert run.ended == 3000
+    assert run.state.ended == 3000
     assert most <= 200

@@ -15,7 +15,7 @@ from policies.static.heft import Heft
 from policies.static.instance import runnable
 from policies.static.search import seed_of
 from sim.engine.rehearsal import problem_of
-from sim.engine.simulation import Simulation
+from sim.engine.simulation import Simulation, play
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link, Power
 from sim.model.plan import Plan, Step
@@ -189,7 +189,7 @@ def test_slownesses_are_optimal_on_graphs():
 
 def with_engine(given, scheduler):
     run = System("test", given.cluster, given.tasks).run_input(scheduler)
-    return problem_of(run, np.random.default_rng(0))
+    return problem_of(run, np.random.default_rng(0), play)
 
 
 @pytest.mark.parametrize("graph", [False, True])

@@ -12,8 +12,8 @@ from tiers import spread
 
 import sim
 from policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out
-from sim.engine.launches import Launches
-from sim.engine.links import Links
+from sim.engine.flight.links import Links
+from sim.engine.launching.launches import Launches
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link

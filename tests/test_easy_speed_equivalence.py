@@ -8,8 +8,8 @@ import pytest
 from tiers import spread
 
 import sim
-from sim.engine.ends import Ends
-from sim.engine.shadow import EarliestFit, Shadows
+from sim.engine.views.ends import Ends
+from sim.engine.views.shadow import EarliestFit, Shadows
 
 POLICIES = {"one head": "easy_backfill", "a rule": {"scheduler": "easy_backfill", "placement": "best_fit"}}
 
@@ -41,14 +41,14 @@ def system(seed: int, wrong: bool, policy: Any) -> dict[str, Any]:
 
 def from_nothing(shadows: Shadows, task: Any, mode: Any) -> EarliestFit:
     """The shadow as found by one who looks at what runs for the first time."""
-    known = shadows.view.__dict__.pop("ends", None)
+    known = shadows.__dict__.pop("ends", None)
     try:
-        shadows.view.__dict__["ends"] = Ends(shadows.view)
-        return EarliestFit(shadows.view, task, mode)
+        shadows.__dict__["ends"] = Ends(shadows.state, shadows.forecast, shadows.stops)
+        return EarliestFit(shadows, task, mode)
     finally:
-        del shadows.view.__dict__["ends"]
+        del shadows.__dict__["ends"]
         if known is not None:
-            shadows.view.__dict__["ends"] = known
+            shadows.__dict__["ends"] = known
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -59,13 +59,13 @@ def test_a_kept_shadow_is_the_one_found_from_nothing(
 ):
     find, found, last = Shadows.of, {"anew": 0, "kept": 0, "later": 0}, {}
 
-    def compared(self: Shadows, task: Any, mode: Any) -> EarliestFit:
+    def compared(self: Shadows, task: Any, mode: Any = None) -> EarliestFit:
         shadow = find(self, task, mode)
         found["kept" if last.get(task.index) is shadow else "anew"] += 1
         last[task.index] = shadow
         fresh = from_nothing(self, task, mode)
         assert shadow.time == fresh.time
-        if shadow.time > self.view.now:  # else several nodes may count as ready now, as overdue as they are
+        if shadow.time > self.forecast.now:  # else several nodes may count as ready now, as overdue as they are
             found["later"] += 1
             assert shadow.placement == fresh.placement
         return shadow

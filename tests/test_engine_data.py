@@ -132,8 +132,8 @@ def test_items_read_by_nobody_any_more_are_dropped():
         items=[Item("middle", 20)],
     )
     run.run()
-    assert run.places.where[0] == {}
-    assert run.places.on(run.input.cluster.by_name["n0/g0"]).unpinned == 0
+    assert run.state.places.where[0] == {}
+    assert run.state.places.on(run.input.cluster.by_name["n0/g0"]).unpinned == 0
 
 
 def test_the_view_tells_where_data_lie_and_what_they_cost():

@@ -37,7 +37,7 @@ def test_a_final_result_that_was_updated_in_place_is_brought_home():
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [1.0], reads=(0,), writes=(0,), after=(0,))]
     run = simulation(node(), jobs, items=[Item("tile", 20)])
     assert run.run().finish == pytest.approx([1.0, 4.0])
-    assert list(run.places.where[0]) == [-1]  # on the host of n0, and nowhere else
+    assert list(run.state.places.where[0]) == [-1]  # on the host of n0, and nowhere else
 
 
 def test_a_result_that_will_be_written_again_is_not_brought_home():
@@ -89,7 +89,7 @@ def test_a_write_back_does_not_pass_for_what_was_written_since():
     run = simulation(node(gpu), jobs, items=[Item("x", 60)])
     record = run.run()
     assert (record.status == 1).all()
-    assert run.places.version[0] == 2
+    assert run.state.places.version[0] == 2
 
 
 def test_a_failed_device_loses_its_copies():
@@ -99,7 +99,7 @@ def test_a_failed_device_loses_its_copies():
         jobs = [first, Job([MODE], [1.0], reads=(0,), arrival=5.0, after=(0,) if written else ())]
         run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1"), items=[Item("x", 20)])
         device = run.input.cluster.by_name["n0/g0"]
-        run.at(4.0, lambda run=run, device=device: run.devices.set_up(device, False))
+        run.at(4.0, lambda run=run, device=device: run.parts.devices.set_up(device, False))
         record = run.run()
         assert record.status[1] == expected
         assert written == ("lost" in record.reasons.get(1, ""))
@@ -110,7 +110,7 @@ def test_an_upload_from_a_device_that_fails_ends_the_reader():
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [1.0], reads=(0,), after=(0,))]
     run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1"), items=[Item("x", 20)])
     device = run.input.cluster.by_name["n0/g0"]
-    run.at(2.0, lambda: run.devices.set_up(device, False))
+    run.at(2.0, lambda: run.parts.devices.set_up(device, False))
     assert run.run().status.tolist() == [1, FAILED]
 
 
@@ -156,7 +156,7 @@ def test_a_prefetch_under_way_takes_room_from_launches():
 def test_the_check_sees_a_launch_that_computes_without_its_data(monkeypatch):
     """The invariants are worth something: an engine that forgets uploads is caught."""
     run = simulation(node(), [Job([MODE], [1.0], reads=(0,)), Job([cpu_mode(CPU)], [0.5])], items=[Item("x", 20)])
-    monkeypatch.setattr(run.launches.transfers, "missing", lambda *_: [])
+    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_: [])
     with pytest.raises(InvariantError, match="without x"):
         run.run()
 
@@ -165,7 +165,7 @@ def test_the_check_sees_a_consumer_without_what_another_device_made(monkeypatch)
     """The same for a result: made on g0, needed on g1, and nobody brings it."""
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [2.0], reads=(0,), after=(0,)), Job([cpu_mode(CPU)], [2.0])]
     run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1", "n0/cpu"), items=[Item("result", 20)])
-    monkeypatch.setattr(run.launches.transfers, "missing", lambda *_: [])
+    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_: [])
     with pytest.raises(InvariantError, match="without result"):
         run.run()
 
@@ -267,7 +267,7 @@ def test_an_accelerator_of_a_failed_host_cannot_be_used():
                 yield Start(task, Placement(MODE, (view.cluster.by_name["n0/g0"],)))
 
     run = simulation(node(), [Job([MODE], [1.0], arrival=2.0)], Stubborn())
-    run.at(1.0, lambda: run.devices.set_up(run.input.cluster.by_name["n0/cpu"], False))
+    run.at(1.0, lambda: run.parts.devices.set_up(run.input.cluster.by_name["n0/cpu"], False))
     with pytest.raises(PolicyError, match="down"):
         run.run()
 
@@ -275,8 +275,8 @@ def test_an_accelerator_of_a_failed_host_cannot_be_used():
 def test_a_failed_host_takes_launches_on_its_accelerators_along():
     run = simulation(node(), [Job([MODE], [4.0])])
     host = run.input.cluster.by_name["n0/cpu"]
-    run.at(1.0, lambda: run.devices.set_up(host, False))
-    run.at(3.0, lambda: run.devices.set_up(host, True))
+    run.at(1.0, lambda: run.parts.devices.set_up(host, False))
+    run.at(3.0, lambda: run.parts.devices.set_up(host, True))
     assert run.run().finish == pytest.approx([7.0])
 
 
@@ -290,7 +290,7 @@ def test_a_slowdown_makes_a_round():
                 yield Start(task, view.fit(task))
 
     run = simulation(node(), [Job([MODE], [4.0])], Watch())
-    run.at(1.0, lambda: run.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0))
+    run.at(1.0, lambda: run.parts.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0))
     run.run()
     assert 1.0 in asked
 

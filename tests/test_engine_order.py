@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
-from sim.engine.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from sim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
 from sim.errors import PolicyError
 from sim.model.cluster import DeviceType, NodeSpec
 from sim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
@@ -61,10 +61,10 @@ def test_simpy_processes_run_beside_the_engine():
     run = simulation(ONE, [Job([MODE], [3.0])])
 
     def straggler():
-        yield run.clock.timeout(1.0)
-        run.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0)
+        yield run.state.clock.timeout(1.0)
+        run.parts.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0)
 
-    run.clock.process(straggler())
+    run.state.clock.process(straggler())
     assert run.run().finish == pytest.approx([5.0])
 
 

@@ -63,7 +63,7 @@ def test_a_gang_runs_at_the_rate_of_its_slowest_device():
     """A gang of two of which one GPU is slowed to a third at t = 1: 1 + 2 × 3 = 7 s."""
     gpu = DeviceType("g")
     run = simulation(node(gpu, 2), [Job([gpu_mode(gpu, 2)], [3.0])])
-    run.at(1.0, lambda: run.devices.set_slowdown(run.input.cluster.by_name["n0/g1"], 3.0))
+    run.at(1.0, lambda: run.parts.devices.set_slowdown(run.input.cluster.by_name["n0/g1"], 3.0))
     assert run.run().finish == pytest.approx([7.0])
 
 
@@ -79,9 +79,9 @@ def test_a_sharing_group_keeps_one_pending_event():
     gpu = DeviceType("g", streams=64, sharing=Sharing("timeslice"))
     run = simulation(node(gpu), [Job([gpu_mode(gpu)], [1.0 + i]) for i in range(50)])
     run.advance()
-    for decision in run.scheduler.schedule(run.view):
+    for decision in run.input.scheduler.schedule(run.view):
         run.apply(decision)
-    assert run.clock.pending == 1
+    assert run.state.clock.pending == 1
 
 
 def test_a_sleeping_device_serves_nobody_and_takes_time_to_wake():
@@ -123,8 +123,8 @@ def test_a_failed_device_loses_its_work_and_comes_back():
     for stopping, expected in ((Stopping(), 7.0), (Stopping(interval=0.4), 6.2)):
         run = simulation(node(gpu), [Job([gpu_mode(gpu)], [4.0], stopping=stopping)])
         device = run.input.cluster.by_name["n0/g0"]
-        run.at(1.0, lambda run=run, device=device: run.devices.set_up(device, False))
-        run.at(3.0, lambda run=run, device=device: run.devices.set_up(device, True))
+        run.at(1.0, lambda run=run, device=device: run.parts.devices.set_up(device, False))
+        run.at(3.0, lambda run=run, device=device: run.parts.devices.set_up(device, True))
         record = run.run()
         assert record.finish == pytest.approx([expected])
         assert record.status[0] == 1

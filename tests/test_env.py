@@ -169,7 +169,7 @@ def test_to_wait_on_an_idle_cluster_is_not_possible_and_something_starts_instead
     episodes.reset(7)
     assert not episodes.mask[-1] and episodes.mask[:2].all()
     episodes.step(episodes.layout.actions - 1)
-    assert len(episodes.simulation.running) == 1
+    assert len(episodes.simulation.state.running) == 1
 
 
 def test_a_forbidden_action_waits():
@@ -178,11 +178,11 @@ def test_a_forbidden_action_waits():
     episodes.step(0)
     while not episodes.mask[-1]:
         episodes.step(0)
-    before = episodes.simulation.last_launch
+    before = episodes.simulation.state.last_launch
     action = int(np.flatnonzero(~episodes.mask)[0])
     now = episodes.now
     episodes.step(action)
-    assert episodes.simulation.last_launch == before and episodes.now > now
+    assert episodes.simulation.state.last_launch == before and episodes.now > now
 
 
 # Rewards ----------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_rewards_ahead_leave_out_what_no_policy_can_change():
     episodes.reset(7)
     asked = episodes.watched.shown()[0]
     assert episodes.step(1) == pytest.approx(-1 if asked.class_ == "wide" else -2)  # on the slow type, paid for at once
-    assert len(episodes.simulation.running) == 1
+    assert len(episodes.simulation.state.running) == 1
 
 
 def test_a_baseline_earns_what_its_tables_say():
@@ -397,7 +397,7 @@ def test_a_seed_gives_the_same_episodes_one_after_the_other():
 
 def arrivals(env) -> tuple[float, ...]:
     """The load of an environment's episode."""
-    return tuple(env.unwrapped.episodes.simulation.tasks.arrival.tolist())
+    return tuple(env.unwrapped.episodes.simulation.input.tasks.arrival.tolist())
 
 
 @needs_gymnasium
@@ -559,7 +559,7 @@ def test_the_sum_of_energy_is_that_of_the_tables_whatever_happens(scenario, what
     def finish(self, closing=Simulation.finish):
         reward, end = episodes.reward, self.input.horizon
         told = reward._told
-        accounts.append(told - reward.take(self.clock._now if math.isinf(end) else end))
+        accounts.append(told - reward.take(self.state.clock._now if math.isinf(end) else end))
         reward._told = told
         return closing(self)
 
@@ -591,7 +591,7 @@ def test_a_wait_costs_what_devices_draw_for_doing_nothing():
     episodes.step(int(episodes.mask.argmax()))
     before, earned = episodes.now, 0.0
     assert before > begun
-    placed = next(iter(episodes.simulation.running.values())).placement.mode
+    placed = next(iter(episodes.simulation.state.running.values())).placement.mode
     earned = episodes.step(int(np.flatnonzero(episodes.mask)[0]))
     idle = 2 * (8 * 2 + 2 * 50)
     most = idle + 4 * 250 + 16 * 8

@@ -243,7 +243,7 @@ def test_memory_and_widths_are_seen():
 def test_a_graph_shows_predecessors_and_critical_paths():
     episodes = Episodes("cholesky-8", 8, observation="graph")
     episodes.reset(1)
-    tasks = episodes.record.input.tasks if episodes.record else episodes.simulation.tasks
+    tasks = episodes.record.input.tasks if episodes.record else episodes.simulation.input.tasks
     graph, links = episodes.observation["graph"], episodes.observation["links"]
     assert graph[:, 0].sum() == len(tasks) and (links[:, 0] >= 0).sum() == sum(map(len, tasks.predecessors))
     best = tasks.estimate.min(axis=1)

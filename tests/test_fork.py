@@ -26,7 +26,7 @@ def a_round(run: Simulation) -> bool:
     """One round of decisions; False when the run is over."""
     if not run.advance():
         return False
-    for decision in run.scheduler.schedule(run.view):
+    for decision in run.input.scheduler.schedule(run.view):
         run.apply(decision)
     return True
 
@@ -45,14 +45,14 @@ def look(build: Build, seed: int = 0, forks: int = 2) -> None:
     expected = end(whole)
     random = np.random.default_rng(seed)
     run = Simulation(build())
-    at = np.sort(random.integers(0, max(1, whole.rounds), forks)).tolist()
+    at = np.sort(random.integers(0, max(1, whole.state.rounds), forks)).tolist()
     for rounds in at:
-        while run.rounds < rounds:
+        while run.state.rounds < rounds:
             assert a_round(run)
         first, second = run.fork(), run.fork()
         assert end(first) == expected
-        further = min(rounds + int(random.integers(1, 20)), whole.rounds - 1)
-        while second.rounds < further:
+        further = min(rounds + int(random.integers(1, 20)), whole.state.rounds - 1)
+        while second.state.rounds < further:
             assert a_round(second)
         assert end(second.fork()) == expected
     assert end(run) == expected

@@ -18,7 +18,7 @@ from policies.dynamic.optimus import Optimus
 from policies.dynamic.slurm_multifactor import SlurmMultifactor
 from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.standing import Standing
-from sim.engine.view import EngineView
+from sim.engine.views.view import EngineView
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
 from sim.policy import PlanProblem
 from sim.scenario.long_runs import may_take_long, offered_load

@@ -260,7 +260,7 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 def test_training_validation_and_comparison_meet_different_loads():
     training = Practice(sim.load(SMALL), 4, "slowdown", 0, 100, None)
     training.reset(0)
-    loads = [training.episodes.simulation.tasks.arrival.tolist()]
+    loads = [training.episodes.simulation.input.tasks.arrival.tolist()]
     loads += [sim.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]
     loads += [sim.load(SMALL).build(0, 0, VALIDATION).tasks.arrival.tolist()]
     assert loads[0] == sim.load(SMALL).build(0, 0, TRAINING).tasks.arrival.tolist()

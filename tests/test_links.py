@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.engine.clock import Clock
-from sim.engine.links import Flow, Links, Pipe, fair_rates
+from sim.engine.flight.links import Flow, Links, Pipe, fair_rates
+from sim.engine.kernel.clock import Clock
 from sim.model.cluster import Cluster, NodeSpec
 
 

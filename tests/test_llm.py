@@ -427,7 +427,7 @@ def test_whatever_is_drawn_adds_up(seed):
     assert (record.start < record.first_token)[done].all() and (record.first_token <= record.finish)[done].all()
     if not keys:
         assert set(record.status.tolist()) <= {COMPLETED, EXPIRED}
-        for replica in simulation.serving.replicas:
+        for replica in simulation.parts.serving.replicas:
             assert replica.idle and replica.free == blocks_there(replica, blocks)
             assert not (replica.decoding or replica.context or any(replica.residues))
 

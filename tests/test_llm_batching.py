@@ -229,7 +229,7 @@ def test_whoever_aborts_wherever_nothing_is_left_behind(form):
         record = simulation.run()
         assert set(record.status.tolist()) == {ABORTED, COMPLETED}
         assert audit(record) == []
-        for replica in simulation.serving.replicas:
+        for replica in simulation.parts.serving.replicas:
             assert replica.idle and replica.free == replica.service.blocks and not replica.decoding
 
 

@@ -404,8 +404,8 @@ def test_failures_are_survived(name):
         simulation = Simulation(system.run_input(ONLINE[name]()), check=True)
         nodes = simulation.input.cluster.nodes
         for device in (nodes[0].cpu, *nodes[1].accelerators[:1]):
-            simulation.at(1.0, lambda device=device, run=simulation: run.devices.set_up(device, False))
-            simulation.at(6.0, lambda device=device, run=simulation: run.devices.set_up(device, True))
+            simulation.at(1.0, lambda device=device, run=simulation: run.parts.devices.set_up(device, False))
+            simulation.at(6.0, lambda device=device, run=simulation: run.parts.devices.set_up(device, True))
         record = simulation.run()
         assert (record.status == COMPLETED).all()
 

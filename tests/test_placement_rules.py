@@ -296,7 +296,7 @@ def test_fragmentation_worked_by_hand():
         NodeSpec(cpus=2, accelerators=((A, 3),)), [Job([gpu_mode(A, 0.7)], [1.0]), Job([gpu_mode(A, 0.5)], [1.0])]
     )
     while run.advance():
-        for decision in run.scheduler.schedule(run.view):
+        for decision in run.input.scheduler.schedule(run.view):
             run.apply(decision)
         break
     states = NodeStates(run.view)

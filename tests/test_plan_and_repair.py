@@ -55,7 +55,7 @@ def fails(name, *times):
     def disturb(simulation):
         device = simulation.input.cluster.by_name[name]
         for number, at in enumerate(times):
-            simulation.at(at, lambda up=bool(number % 2): simulation.devices.set_up(device, up))
+            simulation.at(at, lambda up=bool(number % 2): simulation.parts.devices.set_up(device, up))
 
     return disturb
 

@@ -55,8 +55,9 @@ def replayed(given, plan):
 def with_engine(given):
     """The problem with `simulate` and `rehearse` behind it, as a run gives it."""
     from sim.engine.rehearsal import problem_of
+    from sim.engine.simulation import play
 
-    return problem_of(System("test", given.cluster, given.tasks).run_input(None), np.random.default_rng(0))
+    return problem_of(System("test", given.cluster, given.tasks).run_input(None), np.random.default_rng(0), play)
 
 
 def same(given, plan):

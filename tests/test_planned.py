@@ -105,7 +105,7 @@ def test_a_step_that_was_stopped_goes_on_before_the_next():
     def fail(simulation):
         (device,) = simulation.input.cluster.nodes[0].accelerators
         for at, up in ((1.0, False), (5.0, True)):
-            simulation.at(at, lambda up=up: simulation.devices.set_up(device, up))
+            simulation.at(at, lambda up=up: simulation.parts.devices.set_up(device, up))
 
     record, _ = followed(Cluster([node(accelerators=((kind, 1),))]), tasks, steps, fail)
     assert record.finish.tolist() == [8.0, 11.0, 14.0]

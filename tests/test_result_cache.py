@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sim
-from sim.engine.cache import Clock, Lru
+from sim.engine.queues.cache import Clock, Lru
 
 
 def scenario(**cache):

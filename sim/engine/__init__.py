@@ -1,1 +1,6 @@
-"""The engine: SimPy keeps the time, everything hot is a callback on an event of its own heap."""
+"""The engine: SimPy keeps the time, everything hot is a callback on an event of its own heap.
+
+Rooms, from the floor up; each imports those before it only (the contract is in `pyproject.toml`): kernel, resources,
+flight, queues, core, launching, language, views, control.  Above them `parts` puts a run together, `fork` and
+`imagined` copy it, `rehearsal` tries plans out, and `simulation` drives it.
+"""

@@ -30,22 +30,21 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import simpy
 
-from sim.engine.draws import Draws
-from sim.engine.holdings import GpuState
-from sim.engine.launch import Lane, Launch, Part
-from sim.engine.links import Links
-from sim.engine.sources import Sources, with_own_columns
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Lane, Launch, Part
+from sim.engine.flight.links import Links
+from sim.engine.kernel.clock import Clock
+from sim.engine.kernel.draws import Draws
+from sim.engine.queues.sources import Sources, with_own_columns
+from sim.engine.resources.holdings import GpuState
 from sim.errors import UsageError
 from sim.model.record import RunInput
 from sim.model.tasks import Task
-
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
 
 ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
 SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)
@@ -78,20 +77,23 @@ OWNED: dict[type, frozenset[str]] = {
 """Fields with lists or dictionaries that no other object holds: empty ones, most by far, need no look either."""
 
 Fill = Callable[[Any, Any], None]
+Run = TypeVar("Run")
+"""What drives a run: it holds all parts of it."""
 
 
-def fork(simulation: Simulation, within_round: bool = False) -> Simulation:
-    """A copy of a simulation, made between two decisions.
+def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
+    """A copy of a simulation, and with it of its state, made between two decisions.
 
     One that is made while the policy decides (`within_round`) begins that round anew: its policy is asked at the same
     instant, after what has been decided so far.
     """
-    run = simulation.input
-    known: dict[int, Any] = {id(simulation.sources.progress): None}
+    run = state.input
+    known: dict[int, Any] = {id(state.sources.progress): None}
     if run.closed:  # its clients write the times at which they send into the columns
         known[id(run.tasks)] = with_own_columns(run).tasks
-    copy: Simulation = Copier(known).copy(simulation)
-    copy.clock.round_due = copy.clock.round_due or within_round
+    copy: Run = Copier(known).copy(simulation)
+    clock: Clock = known[id(state.clock)]
+    clock.round_due = clock.round_due or within_round
     return copy
 
 

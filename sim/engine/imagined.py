@@ -19,103 +19,118 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.engine.clock import Later
-from sim.engine.draws import Draws
-from sim.engine.durations import planned
-from sim.engine.faults import FaultInjector
+from sim.engine.control.faults import FaultInjector
+from sim.engine.core.complaints import call
+from sim.engine.core.state import RunState
+from sim.engine.flight.durations import planned
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
 from sim.engine.fork import Copier
-from sim.engine.launch import COMPUTE, DOWNLOAD, OVER, Launch
-from sim.engine.requests import Sliced
-from sim.engine.sources import Sources
+from sim.engine.kernel.clock import Later
+from sim.engine.kernel.draws import Draws
+from sim.engine.launching.launches import Launches
+from sim.engine.parts import Parts
+from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.sources import Sources
 from sim.errors import UsageError
 from sim.model.faults import Maintenance
 from sim.model.record import Record
 from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Decision, Scheduler
 
-if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
-
 YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
 (`Simulation.run`), and a fork is a cycle."""
+
+Run = TypeVar("Run")
+"""What drives a run: it holds all parts of it."""
 
 
 class Imagined:
     """What may come of a run; see `sim.policy.contract.Imagined`."""
 
-    def __init__(self, simulation: Simulation):
-        self._simulation = simulation
+    def __init__(self, state: RunState, play: Callable[[], Record]):
+        self._state = state
+        self._play = play
 
     @property
     def now(self) -> float:
-        return self._simulation.clock._now
+        return self._state.clock._now
 
     def run(self, until: float = math.inf) -> Record:
-        simulation = self._simulation
-        simulation.input.horizon = simulation.clock.end = until
+        state = self._state
+        state.input.horizon = state.clock.end = until
         if gc.get_count()[0] > YOUNG:
             gc.collect(0)
-        return simulation.run()
+        return self._play()
 
 
 def imagine(
-    original: Simulation,
+    simulation: Run,
+    original: Parts,
     scheduler: Scheduler,
     decisions: Sequence[Decision] = (),
     seed: int = 0,
     coming: Sequence[tuple[float, Task]] = (),
     ratios: Sequence[float] = (),
-) -> Imagined:
-    """Fork a run while its policy decides, for `scheduler` to go on after some decisions."""
-    run = original.input
+) -> Run:
+    """Fork a run, with all its parts, while its policy decides, for `scheduler` to go on after some decisions."""
+    state = original.state
+    run = state.input
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
     if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
         raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
-    _check_coming(original, coming)
-    tasks = _as_known(run.tasks, original.clock._now)
+    _check_coming(state, coming)
+    tasks = _as_known(run.tasks, state.clock._now)
     if coming:
         coming = sorted(coming, key=lambda one: one[0])
         tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
     drawn = _Drawn(ratios, len(tasks), seed) if len(ratios) else None
     if drawn is not None:
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
-    copier = Copier({id(run.tasks): tasks, id(original.sources.progress): None, id(original.checker): None})
-    copy: Simulation = copier.copy(original)
+    copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
+    copied: Run = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
     mine, first = copier.copy((scheduler, tuple(decisions)))
-    for launch in copy.running.values():
-        copy.launches.materialise(launch)  # by what it really is, up to now
-    _forget_truths(list(copier.known.values()), seed, drawn)
-    _end_streams(copy)
+    copy: Parts = copier.known[id(original)]
+    _make_known(copy, list(copier.known.values()), seed, drawn)
+    new = copy.state
     if coming:
-        copy.recorder.extend(len(coming))
-        copy.sources.begin_at(len(run.tasks))
-    _spare_devices(copy)
-    for launch in list(copy.running.values()):
-        _retime(copy, launch, drawn)
-    copy.may_strand = True
-    copy.input.scheduler = copy.scheduler = mine
-    copy._hooks()
+        new.recorder.extend(len(coming))
+        new.sources.begin_at(len(run.tasks))
+    new.may_strand = True
+    new.input.scheduler = new.scheduler = mine
+    copy.hooks()
     for decision in first:
-        copy.apply(decision)
+        copy.decisions.apply(decision)
     if not taken_along:
-        if copy.queues:  # batching and admission policies know the run already
+        if new.queues:  # batching and admission policies know the run already
             copy.show_queues(mine)
-        copy.call(mine.begin, copy.view)
-        for task in copy.waiting.values():
-            if task.shape not in copy._queue_of:
-                copy.call(mine.ready, task)
-    copy.clock.round_due = True
-    return Imagined(copy)
+        call(new, mine.begin, copy.view)
+        for task in new.waiting.values():
+            if task.shape not in new.queue_of:
+                call(new, mine.ready, task)
+    new.clock.round_due = True
+    return copied
+
+
+def _make_known(copy: Parts, everything: Sequence[Any], seed: int, drawn: _Drawn | None) -> None:
+    """Replace what no policy can know by what it may."""
+    state = copy.state
+    for launch in state.running.values():
+        copy.launches.materialise(launch)  # by what it really is, up to now
+    _forget_truths(everything, seed, drawn)
+    _end_streams(state)
+    _spare_devices(state)
+    for launch in list(state.running.values()):
+        _retime(copy.launches, launch, drawn)
 
 
 def _as_known(tasks: Tasks, now: float) -> Tasks:
@@ -124,7 +139,7 @@ def _as_known(tasks: Tasks, now: float) -> Tasks:
     return replace(tasks, arrival=arrival, time=tasks.estimate)
 
 
-def _check_coming(run: Simulation, coming: Sequence[tuple[float, Task]]) -> None:
+def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
     """UsageError where such arrivals cannot be imagined."""
     if not coming:
         return
@@ -133,7 +148,7 @@ def _check_coming(run: Simulation, coming: Sequence[tuple[float, Task]]) -> None
     for at, task in coming:
         if not run.clock._now <= at < math.inf:
             raise UsageError(f"an arrival imagined in a fork comes at a time from now on, not at {at:g} s")
-        if task.shape in run._queue_of:
+        if task.shape in run.queue_of:
             raise UsageError("requests to services cannot be imagined in a fork, only tasks")
 
 
@@ -196,7 +211,7 @@ def _forget_truths(everything: Sequence[Any], seed: int, drawn: _Drawn | None) -
             one.left = []
 
 
-def _end_streams(run: Simulation) -> None:
+def _end_streams(run: RunState) -> None:
     sources: Sources = run.sources
     sources.to_come, sources._last = 0, sources._row
     run.clock.feed_time = math.inf
@@ -210,7 +225,7 @@ def _end_streams(run: Simulation) -> None:
         queue.ring(True)
 
 
-def _spare_devices(run: Simulation) -> None:
+def _spare_devices(run: RunState) -> None:
     """Cancel what is to happen to devices and clients, but for what has been announced."""
     now = run.clock._now
     for _, _, entry, event in list(run.clock._heap):
@@ -225,9 +240,9 @@ def _spare_devices(run: Simulation) -> None:
             run.clock.cancel(event)
 
 
-def _retime(run: Simulation, launch: Launch, drawn: _Drawn | None) -> None:
+def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
     """Have a launch compute for as long as its estimate says, or what is drawn of it."""
-    launches, now = run.launches, run.clock._now
+    now = launches.clock._now
     table = launch.table
     assert table is not None
     stage = table.stage(now)

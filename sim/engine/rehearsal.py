@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from sim.engine.simulation import Simulation
 from sim.errors import PolicyError
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Copy, Moment, Placement, Plan, Step
@@ -18,9 +17,9 @@ from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Reques
 from sim.policy.planned import Following
 
 
-def problem_of(run: RunInput, random: np.random.Generator) -> PlanProblem:
-    """The problem of a run, with the engine behind it."""
-    stage = Stage(run)
+def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
+    """The problem of a run, with the engine behind it: `play` runs something from its beginning to its end."""
+    stage = Stage(run, play)
     return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse)
 
 
@@ -30,14 +29,15 @@ class Stage:
     A plan has a place for every task, so what is tried out goes on to the end: no horizon, and no task loses patience.
     """
 
-    def __init__(self, run: RunInput):
+    def __init__(self, run: RunInput, play: Callable[[RunInput], Record]):
+        self.play = play
         self.tasks = tasks = replace(run.tasks, time=run.tasks.estimate)
         self.cluster = run.cluster
         endless = replace(tasks, expires=None)
         self.run = replace(run, tasks=endless, admission=None, horizon=math.inf, warmup=0.0, grace=None)
 
     def _play(self, scheduler: Scheduler) -> Record:
-        return Simulation(replace(self.run, scheduler=scheduler)).run()
+        return self.play(replace(self.run, scheduler=scheduler))
 
     def simulate(self, plan: Plan) -> float:
         """The makespan of a plan."""

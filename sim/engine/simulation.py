@@ -8,222 +8,53 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sim.engine.arrivals import Arrivals
-from sim.engine.backlog import Backlog
-from sim.engine.capacity import Capacity
-from sim.engine.checks import Checker
-from sim.engine.clock import Clock, Timer
-from sim.engine.complaints import deadlock, malformed, raised
-from sim.engine.decisions import LOOP_LIMIT, Decisions
-from sim.engine.devices import Devices
-from sim.engine.endings import Endings
-from sim.engine.faults import FaultInjector
-from sim.engine.launch import Launch
-from sim.engine.launches import Launches
-from sim.engine.limits import TimeLimits
-from sim.engine.links import Links
-from sim.engine.places import Places
-from sim.engine.received import Received
-from sim.engine.recorder import Recorder
-from sim.engine.requests import Sliced, make_queues
-from sim.engine.serving import Serving
-from sim.engine.sources import Graph, Patience, Sources, with_own_columns
-from sim.engine.stopping import Stops
-from sim.engine.view import EngineView
-from sim.errors import HetsimError, Problem, RunError, ScenarioError
-from sim.model.record import (
-    LAUNCH_RUNNING,
-    NOT_ARRIVED,
-    UNFINISHED,
-    Record,
-    RunInput,
-)
-from sim.model.tasks import Stopping, Task
-from sim.policy.batching import Batching, Counter
-from sim.policy.contract import (
-    Admission,
-    Scheduler,
-)
+from sim.engine.control.decisions import Decisions
+from sim.engine.control.interrupts import note_place, note_start
+from sim.engine.core.complaints import deadlock, illegal, malformed, raised
+from sim.engine.kernel.clock import FAULT, Later
+from sim.engine.parts import Parts, Progress
+from sim.engine.queues.sliced import Sliced
+from sim.engine.rehearsal import problem_of
+from sim.errors import HetsimError, RunError, UsageError
+from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
+from sim.model.tasks import Task
+from sim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
 
 
-class Simulation(Arrivals, Decisions, Endings):
+class Simulation:
     """The engine."""
 
-    def __init__(
-        self,
-        run: RunInput,
-        *,
-        check: bool = False,
-        progress: Callable[[float, int, int], None] | None = None,
-    ):
-        self.input = run = with_own_columns(run)
-        self.tasks = run.tasks
-        self.scheduler: Scheduler = run.scheduler
-        self.admission = run.admission
-        self.clock = Clock()
-        self.clock.end = run.horizon
-        self.clock.round_due = True  # one round before anything happens, for policies that prepare
-        self.capacity = Capacity(run.cluster)
-        self.links = Links(run.cluster, self.clock, run.tasks)
-        self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
-        self.recorder = Recorder(run)
-        self.received = Received(self)
-        self.launches = Launches(
-            self.clock, self.capacity, self.links, self.places, self.recorder, run.tasks, self._launch_completed,
-            self.received,
-        )  # fmt: skip
-        self.stops = Stops(self.launches)
-        self._boundary = self.launches.boundary
-        self._listens = [type(policy).ended is not Batching.ended for policy in run.batching]
-        """Does the batching policy of each service want to hear of the ends of its batches?"""
-        self.running: dict[int, Launch] = {}
-        """Launches in flight by number, in the order of their start."""
-        self.waiting: dict[int, Task] = {}
-        """Tasks that wait, by row, in the order in which they became ready."""
-        self.view = EngineView(self)
-        self.ended = 0
-        self.decisions = 0
-        self.rounds = 0
-        plain = self.tasks.plain and not self.tasks.items
-        quick = self._quick_modes() if plain else frozenset()
-        self._quick = quick
-        self._simple = frozenset() if run.tasks.items else frozenset(
-            mode for shape in self.tasks.shapes for mode in shape.modes
-            if mode.type.sharing.kind != "mig" and not any(service.shape is shape for service in run.services)
-        )  # fmt: skip
-        """Modes of tasks that are no requests, whose starts need no look at items or slices of accelerators."""
-        free = all(shape.stopping == Stopping() for shape in self.tasks.shapes)
-        self.steady = free and all(mode in quick for shape in self.tasks.shapes for mode in shape.modes)
-        """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
-        self.last_launch = 0
-        """Number of the last launch (or prefetch), in start order."""
-        self._wake_on = "change"
-        self._certain = -math.inf
-        self._wake = Timer(self._woken)
-        self._instant = -1.0
-        self._settled = 0  # decisions made before this instant, or before the last task ended
-        self._idle_wakes = 0
-        self.deferred = 0
-        """Tasks that admission will be asked about again."""
-        self._closed = False
-        self.may_strand = False
-        """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
-        self.backlog: Backlog | None = None
-        """Work ahead by kind, from the first question on."""
-        self._planning = math.nan
-        self._held: dict[int, str] = {}
-        self._finish_quick_method = self._finish_quick
-        self._starts = self.recorder.start
-        self._finishes = self.recorder.finish
-        self._modes = self.recorder.mode
-        self._place = self.recorder.place
-        self._place_code = self.recorder.place_code
-        self._status = self.recorder.status
-        self.graph = None if self.tasks.predecessors is None else Graph(self.tasks.predecessors)
-        self.patience = None if self.tasks.expires is None else Patience(self.clock, self._expire)
-        self.devices = Devices(self)
-        self._linked = self.graph is not None or bool(run.closed) or bool(self.tasks.items)
-        """Does the end of a task concern others (successors, clients of a closed loop, readers of its data)?"""
-        self._ready = self.recorder.ready_column() if self._linked or run.admission is not None else None
-        limited = run.grace is not None and self.tasks.time_limit is not None
-        self.limits = TimeLimits(self, run.grace or 0.0) if limited else None
-        self._refused = self.tasks.refused
-        unconditional = not (run.admission or self.graph or self.patience or self.tasks.items or self._refused)
-        deliver = self._make_ready if unconditional else self._admit
-        single = not unconditional or run.closed or any(batching.per_request for batching in run.batching)
-        single = single or any(service.cache is not None for service in run.services)
-        single = single or sum(len(service.rows) for service in run.services) < len(self.tasks)
-        self.queues: list[Any] = make_queues(self, sliced=not single)
-        self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
-        """Requests without an object of their own that have not ended, those to come included."""
-        self.iterating = 0
-        """Requests to language models that have arrived and not ended."""
-        self.checker = Checker(self) if check else None
-        self.serving = Serving(self) if run.language else None
-        self._queue_of = {queue.service.shape: queue for queue in self.queues}
-        self._hooks()
-        absent = self.requests_left > 0
-        self.sources = Sources(run, self.clock, self._status, deliver, progress, self.capacity.tidy, absent)
-        self.bind(run.scheduler)
-        if run.faults:
-            FaultInjector(self, run.faults)
+    def __init__(self, run: RunInput, *, check: bool = False, progress: Progress | None = None):
+        self.parts = parts = Parts(run, check, progress)
+        self.state = parts.state
+        self.view = parts.view
+        self.checker = parts.checker
+        parts.signals.imagine = self._imagine
+        parts.bind(self._problem)
 
-    # Preparation --------------------------------------------------------------------------------------------
+    @property
+    def input(self) -> RunInput:
+        return self.state.input
 
-    def bind(self, scheduler: Scheduler) -> None:
-        """Hand the problem (to policies that plan) and the view to the policy, once."""
-        if scheduler.looks_ahead and self.serving is not None:
-            what = f"{self.input.policy} plays the run on as far as estimates tell, and the answers of language models "
-            text = what + "have lengths that no policy knows; name another policy"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
-        if type(scheduler).prepare is not Scheduler.prepare:
-            if self.serving is not None:
-                what = f"{self.input.policy} plans all tasks beforehand, and requests to language models are none"
-                raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
-            from sim.engine.rehearsal import problem_of  # which builds simulations
-
-            begun = perf_counter()
-            self.call(scheduler.prepare, problem_of(self.input, self.view.random))
-            self._planning = perf_counter() - begun
-        if self.queues:
-            self.show_queues(scheduler)
-            for queue, policy in zip(self.queues, self.input.batching, strict=True):
-                self.call(policy.begin, queue, self.view)
-        self.call(scheduler.begin, self.view)
-        if not _inert(self.admission, "begin"):
-            self.call(self.admission.begin, self.view)
-
-    def show_queues(self, scheduler: Scheduler) -> None:
-        """Tell a scheduler of the queues of services, with what their batching policies want."""
-        counters = [Counter(*pair) for pair in zip(self.queues, self.input.batching, strict=True)]
-        served = sum(queue.total for queue in self.queues)
-        self.call(scheduler.serve, counters, served == len(self.tasks))
-
-    def _hooks(self) -> None:
-        """Hooks that a policy does not override are not called."""
-        kind = type(self.scheduler)
-        self._on_finished = None if kind.finished is Scheduler.finished else self.scheduler.finished
-        self._on_ready: Any = None if kind.ready is Scheduler.ready else self.scheduler.ready
-        if self.queues:
-            self._on_ready = self._join_queue
-        asked = self.admission
-        self._ask = None if asked is None else asked.admit
-        self._admitted_finished = None if _inert(asked, "finished") else asked.finished
-        self._admitted_gone = None if _inert(asked, "gone") else asked.gone
-
-    def _quick_modes(self) -> frozenset[Any]:
-        """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
-        quick = set()
-        for shape in self.tasks.shapes:
-            for mode in shape.modes:
-                kind = mode.type
-                serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
-                one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
-                one_node = one_node and (mode.exchange is None or mode.node_count == 1)
-                no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
-                                       mode.download.per_item))  # fmt: skip
-                if serial and no_transfer and one_node and mode.curve is None:
-                    quick.add(mode)
-        return frozenset(quick)
-
-    # The loop -----------------------------------------------------------------------------------------------
+    def _problem(self) -> PlanProblem:
+        """What a policy that plans beforehand is given."""
+        return problem_of(self.input, self.view.random, play)
 
     def run(self) -> Record:
         """Until drained or the horizon.  A RunError carries the record up to then as `record`."""
         collecting = gc.isenabled()
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
-        if self._closed:
+        if self.state.closed:
             raise RunError("a simulation runs once; build another for another run")
         try:
-            schedule = self.scheduler.schedule
-            view, apply = self.view, self.apply
-            while self.advance():
+            schedule = self.state.scheduler.schedule
+            view, apply, advance = self.view, self.parts.decisions.apply, self.parts.rounds.advance
+            while advance():
                 decision = None
                 try:
                     for decision in schedule(view):
@@ -236,8 +67,9 @@ class Simulation(Arrivals, Decisions, Endings):
                     self.checker.check()
             return self.finish()
         except RunError as error:
-            error.time = self.clock._now
-            error.record = self.record(self.clock._now)  # type: ignore[attr-defined]
+            now = self.state.clock._now
+            error.time = now
+            error.record = self.record(now)  # type: ignore[attr-defined]
             raise
         finally:
             if collecting:
@@ -247,123 +79,113 @@ class Simulation(Arrivals, Decisions, Endings):
         """A copy that goes on by itself, to the same bytes; this run is left alone (`sim.engine.fork`)."""
         from sim.engine.fork import fork  # which few runs need
 
-        return fork(self, within_round)
+        return fork(self, self.state, within_round)
+
+    def _imagine(
+        self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]],
+        ratios: Sequence[float],
+    ) -> Imagined:
+        """A policy's fork (`sim.engine.imagined`)."""
+        from sim.engine import imagined  # which few runs need
+
+        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios)
+        return imagined.Imagined(copy.state, copy.run)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
         """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
-            return self.illegal("returned from schedule what cannot be walked; yield decisions, or return a list")
-        if inner.tb_frame.f_code is not Simulation.apply.__code__:
-            return raised(self, error, "schedule")
-        wrong = malformed(self, decision)
-        return error if wrong is None else self.illegal(wrong)
+            what = "returned from schedule what cannot be walked; yield decisions, or return a list"
+            return illegal(self.state, what)
+        if inner.tb_frame.f_code is not Decisions.apply.__code__:
+            return raised(self.state, error, "schedule")
+        wrong = malformed(self.state, decision)
+        return error if wrong is None else illegal(self.state, wrong)
 
     def advance(self) -> bool:
         """Go to the next instant at which the policy is to be asked; False when the run is over."""
-        clock = self.clock
-        if not clock.advance():
-            return False
-        clock.round_due = False
-        self.rounds += 1
-        now = clock._now
-        if now != self._instant:
-            self._instant = now
-            self._settled = self.decisions
-        self._wake_on = "change"
-        if self._wake.entry >= 0:
-            clock.cancel(self._wake)
-        return True
+        return self.parts.rounds.advance()
 
-    def _look_for_loop(self) -> None:
-        """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
-        made = self.decisions - self._settled
-        if made > LOOP_LIMIT + 10 * (len(self.waiting) + len(self.running)):
-            raise self.illegal(f"made {made:,} decisions at one instant and no task came to an end: it loops")
+    def apply(self, decision: Decision) -> None:
+        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        self.parts.decisions.apply(decision)
 
-    def changed(self, cause: str) -> None:
-        """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
-        wake_on = self._wake_on
-        if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
-            self.clock.round_due = True
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Do something at a time, in the order of faults (before arrivals, after finishes)."""
+        clock = self.state.clock
+        if time < clock._now:
+            raise UsageError(f"t = {time:g} s is past: it is {clock._now:g} s")
+        clock.at(time, FAULT, Later(action))
 
-    def _woken(self, _: Timer) -> None:
-        """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
-        self.clock.round_due = True
-        if self.running or self.sources.to_come or self.iterating or not self.waiting:
-            self._idle_wakes = 0
-            return
-        self._idle_wakes += 1
-        if self._idle_wakes > LOOP_LIMIT:
-            raise deadlock(self)
+    # The end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> Record:
         """After the last round: what was written down; a RunError if something waits for nothing."""
-        self._finish_run()
-        return self.record(self.clock._now if math.isinf(self.input.horizon) else self.input.horizon)
+        state = self.state
+        self._look_whether_stranded()
+        return self.record(state.clock._now if math.isinf(state.input.horizon) else state.input.horizon)
 
-    def _finish_run(self) -> None:
+    def _look_whether_stranded(self) -> None:
         """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
-        if self.iterating and not self.clock.pending:
-            raise self.unanswered()
-        if self.clock.pending or self.running or self.may_strand:
+        state, serving = self.state, self.parts.serving
+        if state.iterating and not state.clock.pending and serving is not None:
+            raise serving.unanswered()
+        if state.clock.pending or state.running or state.may_strand:
             return
-        if not (self.waiting or self.requests_left or any(len(queue) for queue in self.queues)):
+        if not (state.waiting or state.requests_left or any(len(queue) for queue in state.queues)):
             return
-        if self.clock._now < self.input.horizon or math.isinf(self.input.horizon):
-            raise deadlock(self)
-
-    def unanswered(self) -> RunError:
-        """Requests to language models wait for ever."""
-        assert self.serving is not None
-        missing = sum(len(fleet.missing) for fleet in self.serving.fleets.values())
-        why = f"; {missing} of their replicas have failed, and no devices come free for others" if missing else ""
-        return RunError(f"{self.iterating} requests to language models wait, and nothing will ever happen{why}")
-
-    def _close(self, now: float) -> None:
-        """At the end of the run: write down what is still in flight."""
-        for launch in list(self.running.values()):
-            table = launch.table
-            if table is not None:
-                times = self.launches.close(launch, now)
-                if launch.terms is not None:
-                    self.recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
-                    continue
-                self.recorder.launch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
-                self._note_start(launch, times[0])
-                for task in launch.tasks:
-                    self.recorder.detail("batch")[task.index] = launch.number
-            for task in launch.tasks:
-                self._place_of(task, launch)
+        if state.clock._now < state.input.horizon or math.isinf(state.input.horizon):
+            raise deadlock(state)
 
     def record(self, end: float) -> Record:
         """Close the books at a time."""
-        self._closed = True
-        for queue in self.queues:
+        state, serving = self.state, self.parts.serving
+        state.closed = True
+        for queue in state.queues:
             if isinstance(queue, Sliced):
                 self._status_of(queue, end)
         self._close(end)
-        if self.serving is not None:
-            self.serving.close(end)
-        stats = {"rounds": self.rounds, "decisions": self.decisions, "launches": self.last_launch,
-                 "bytes_moved": self.links.moved, "peak_memory": self.capacity.peak_memory()}  # fmt: skip
-        record = self.recorder.record(end, {name: float(value) for name, value in stats.items()})
-        if self.launches.network is not None:
-            record.stays, record.links = self.launches.network.columns()
-        record.notes, record.planning = dict(self.scheduler.notes), self._planning
+        if serving is not None:
+            serving.close(end)
+        stats = {"rounds": state.rounds, "decisions": state.decisions, "launches": state.last_launch,
+                 "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory()}  # fmt: skip
+        record = state.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        if state.network is not None:
+            record.stays, record.links = state.network.columns()
+        record.notes, record.planning = dict(state.scheduler.notes), state.planning
         return record
+
+    def _close(self, now: float) -> None:
+        """At the end of the run: write down what is still in flight."""
+        state = self.state
+        recorder = state.recorder
+        for launch in list(state.running.values()):
+            table = launch.table
+            if table is not None:
+                times = self.parts.launches.close(launch, now)
+                if launch.terms is not None:
+                    recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                    continue
+                recorder.launch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                note_start(state, launch, times[0])
+                for task in launch.tasks:
+                    recorder.detail("batch")[task.index] = launch.number
+            for task in launch.tasks:
+                note_place(state, task, launch)
 
     def _status_of(self, queue: Sliced, end: float) -> None:
         """At the end of the run: the requests of a slice that have come are unfinished so far."""
-        arrival = self.tasks.arrival[queue.service.rows]
+        state = self.state
+        arrival = state.tasks.arrival[queue.service.rows]
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
-        side: Any = "left" if end > self.clock._now or end == self.input.horizon else "right"
+        side: Any = "left" if end > state.clock._now or end == state.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
-        rows, status = queue.service.rows[:arrived], np.frombuffer(self._status, dtype=self._status.typecode)
+        column = state.recorder.status
+        rows, status = queue.service.rows[:arrived], np.frombuffer(column, dtype=column.typecode)
         status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
 
 
-def _inert(policy: Any, hook: str) -> bool:
-    """Has a policy nothing to do in a hook?"""
-    return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
+def play(run: RunInput) -> Record:
+    """A run from its beginning to its end."""
+    return Simulation(run).run()

@@ -291,7 +291,7 @@ class Episodes:
         assert simulation is not None
         self.record = simulation.finish()
         self.reward.close(self.record)
-        open_ends = simulation.ended < len(simulation.tasks) and self.record.end >= simulation.input.horizon
+        open_ends = simulation.state.ended < len(simulation.input.tasks) and self.record.end >= simulation.input.horizon
         self.truncated, self.terminated = open_ends, not open_ends
         self._look()
 

@@ -212,7 +212,7 @@ class Slowdown(_InSystem):
         from sim.results.modes import ModeTable, exclusive_time
 
         super().__init__(simulation)
-        table = ModeTable(simulation.tasks, simulation.input.cluster)
+        table = ModeTable(simulation.input.tasks, simulation.input.cluster)
         self.alone = exclusive_time(table).tolist()
 
     def of(self, task: Task) -> float:
@@ -274,7 +274,7 @@ class Makespan(Reward):
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
-        arrival = simulation.tasks.arrival
+        arrival = simulation.input.tasks.arrival
         self.last = self.told = float(arrival.min()) if len(arrival) else 0.0
 
     def started(self, task: Task, end: float, least: float) -> None:
@@ -316,7 +316,7 @@ class Energy(Reward):
         self._total = math.nan
 
     def completed(self, task: Task) -> None:
-        recorder, row = self.simulation.recorder, task.index
+        recorder, row = self.simulation.state.recorder, task.index
         if not recorder.staged(row):  # it only computed, and no launch is written down
             mode = task.modes[recorder.mode[row]]
             self._ended += (recorder.finish[row] - recorder.start[row]) * mode.width * _dynamic(mode)
@@ -341,7 +341,7 @@ class Energy(Reward):
     def _rest(self, now: float) -> None:
         """Bring what devices drew for doing nothing to the present."""
         new = []
-        for entry in reversed(self.simulation.recorder.device_log):
+        for entry in reversed(self.simulation.state.recorder.device_log):
             if entry is self._noted:
                 break
             if entry[2] != "awake":  # the end of a waking changes nothing here, and may be taken back
@@ -359,14 +359,14 @@ class Energy(Reward):
 
     def _write(self) -> None:
         """Count the launches that were written down since the last call: joules above idle."""
-        energy = self.simulation.recorder.energy_of_launches(self._rows)
+        energy = self.simulation.state.recorder.energy_of_launches(self._rows)
         self._rows += len(energy)
         self._ended += math.fsum(energy)
 
     def _running(self, now: float) -> float:
         """Those of launches under way, so far."""
         found = 0.0
-        for launch in self.simulation.running.values():
+        for launch in self.simulation.state.running.values():
             if launch.table is None:
                 mode = launch.placement.mode
                 found += (now - launch.decided) * mode.width * _dynamic(mode)

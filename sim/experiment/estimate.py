@@ -76,7 +76,7 @@ def _time(job: Job, setup: Setup) -> float:
     simulation = scenario.begin(job.seed, job.replication, check=setup.check)
     began = time.perf_counter()
     while simulation.advance():
-        for decision in simulation.scheduler.schedule(simulation.view):
+        for decision in simulation.input.scheduler.schedule(simulation.view):
             simulation.apply(decision)
         if (passed := time.perf_counter() - began) > LONGEST:
             return passed / max(run_share(simulation), 1e-6)

@@ -63,7 +63,7 @@ def plan(
 
     loaded = prepare(scenario, policy, overrides)
     simulation = loaded.begin(seed)
-    scheduler, record = simulation.scheduler, simulation.input
+    scheduler, record = simulation.input.scheduler, simulation.input
     made = scheduler.made if isinstance(scheduler, PlannedScheduler) else None
     if made is None:
         text = f"{record.policy} makes no plan; as_planned plans what it does on the estimates"

@@ -141,7 +141,7 @@ def run_share(simulation: Simulation | None) -> float:
     """How far a run is: by tasks that ended or by time to the horizon, whichever is further."""
     if simulation is None:
         return 0.0
-    ended = simulation.ended / max(len(simulation.tasks), 1)
+    ended = simulation.state.ended / max(len(simulation.input.tasks), 1)
     horizon = simulation.input.horizon
     return ended if math.isinf(horizon) else max(ended, simulation.view.now / horizon)
 

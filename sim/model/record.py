@@ -113,8 +113,8 @@ class Record:
     `holds`: (time, task, cause) as told by the policy.
     `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic
     of each that fell away.
-    `stays` and `links`: columns of what jobs over nodes did on the network (JOB, LINK in `sim.engine.contention`);
-    None where no job tells what its nodes send.
+    `stays` and `links`: columns of what jobs over nodes did on the network (see
+    `sim.engine.flight.contention`); None where no job tells what its nodes send.
     `notes`: what the policy tells of its work (of a plan its makespan and bound); `planning` the seconds of wall clock
     that it took to prepare, NaN for a policy that does not: never part of a table, as no two runs agree on it.
     """

@@ -1,0 +1,1 @@
+"""What happens: arrivals, decisions, ends, interrupts, faults."""

@@ -1,0 +1,114 @@
+"""Arrivals: admission is asked, and a task waits for its predecessors or for a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sim.engine.control.completion import Completion
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import illegal, raised
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.state import RunState, lost_input
+from sim.engine.kernel.clock import ARRIVAL, Later
+from sim.engine.language.serving import Serving
+from sim.engine.views.view import EngineView
+from sim.errors import HetsimError
+from sim.model.record import EXPIRED, FAILED, REJECTED
+from sim.model.tasks import BLOCKED, FUTURE, Task
+from sim.policy.contract import Accept, Defer, Reject
+
+
+class Arrivals:
+    """From its arrival until a task waits for a device."""
+
+    def __init__(
+        self, state: RunState, rounds: Rounds, waiting: Waiting, completion: Completion, serving: Serving | None,
+        view: EngineView,
+    ):  # fmt: skip
+        self.state = state
+        self.clock = state.clock
+        self.rounds = rounds
+        self.waiting = waiting
+        self.completion = completion
+        self.serving = serving
+        self.view = view
+        self._refused = state.tasks.refused
+        asked = state.input.admission
+        self._ask: Any = None if asked is None else asked.admit
+
+    def admit(self, task: Task) -> None:
+        """Ask the admission policy, then let the task wait for its predecessors or for a device."""
+        state = self.state
+        if self._refused and task.index in self._refused:
+            self.completion.end_task(task, REJECTED, self._refused[task.index])
+            return
+        if self._ask is not None:
+            try:
+                answer = self._ask(task, self.view)
+            except HetsimError:
+                raise
+            except Exception as error:
+                raise raised(state, error, "admit") from error
+            if isinstance(answer, Accept):
+                if answer.modes is not None:
+                    self._redirect(task, answer.modes)
+            elif isinstance(answer, Reject):
+                self.completion.end_task(task, EXPIRED if answer.expired else REJECTED, str(answer.reason))
+                return
+            elif isinstance(answer, Defer):
+                self._defer(task, answer.until)
+                return
+            else:
+                what = f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected"
+                raise illegal(state, what)
+        if state.patience is not None:
+            state.patience.watch(task)
+        if state.lost_items:
+            lost = lost_input(state, task)
+            if lost is not None:
+                self.completion.end_task(task, FAILED, f"its input {lost} was lost in a failure")
+                return
+        graph = state.graph
+        if graph is not None and graph.missing[task.index]:
+            task.state = BLOCKED
+            if graph.doomed(task.index):
+                self.completion.end_task(task, FAILED, "a predecessor did not finish")
+            else:
+                graph.blocked[task.index] = task
+            return
+        self.waiting.make_ready(task)
+
+    def _defer(self, task: Task, until: float) -> None:
+        """Not yet: ask again.  A deferred task does not count as progress, or waiting for it could never end."""
+        if not self.clock._now < until < math.inf:
+            what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
+            raise illegal(self.state, what)
+        task.state = FUTURE
+        self.state.deferred += 1
+        self.clock.at(until, ARRIVAL, Later(self._ask_again, task))
+
+    def _ask_again(self, task: Task) -> None:
+        self.state.deferred -= 1
+        self.admit(task)
+        self.rounds.wake()  # it may be the head of a queue in order of arrival
+
+    def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:
+        to = f"admission redirects {task} to modes {positions}"
+        if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
+            raise illegal(self.state, f"{to}, which it does not have")
+        if task.shape in self.state.queue_of or (self.serving is not None and task.shape in self.serving.fleets):
+            what = "but it is a request, and a batch runs in one mode, whoever is in it"
+            raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
+        task.allowed = positions
+
+    def expire(self, row: int) -> None:
+        """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
+        state = self.state
+        task = state.waiting.get(row)
+        if task is None and state.graph is not None:
+            task = state.graph.blocked.get(row)
+        if task is None and self.serving is not None:
+            task = self.serving.waiting(row)
+        if task is not None and task._history is None:
+            self.completion.end_task(task, EXPIRED, "patience ended")

@@ -1,0 +1,245 @@
+"""Completion: what the end of a launch, a batch or a task sets free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import call
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch
+from sim.engine.kernel.clock import FINISH, Later
+from sim.engine.language.serving import Serving
+from sim.engine.launching.limits import TimeLimits
+from sim.engine.launching.received import Received
+from sim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
+from sim.model.tasks import ENDED, Task
+from sim.policy.batching import Batching, BatchReport
+from sim.policy.contract import Admission, Scheduler
+
+FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "was aborted"}
+
+
+class Completion:
+    """How tasks come to their one status."""
+
+    def __init__(
+        self, state: RunState, rounds: Rounds, waiting: Waiting, received: Received, limits: TimeLimits | None,
+        serving: Serving | None, linked: bool,
+    ):  # fmt: skip
+        """`linked`: does the end of a task concern others (successors, clients of a closed loop, readers)?"""
+        self.state = state
+        self.clock = state.clock
+        self.capacity = state.capacity
+        self.rounds = rounds
+        self.waiting = waiting
+        self.received = received
+        self.limits = limits
+        self.serving = serving
+        self._linked = linked
+        recorder = state.recorder
+        self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
+        self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
+        self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
+        """Does the batching policy of each service want to hear of the ends of its batches?"""
+        self._on_finished: Any = None
+        self._admitted_finished: Any = None
+        self._admitted_gone: Any = None
+
+    def hooks(self) -> None:
+        """Hooks that a policy does not override are not called."""
+        scheduler, asked = self.state.scheduler, self.state.input.admission
+        self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
+        self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
+        self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
+
+    # Launches -----------------------------------------------------------------------------------------------
+
+    def finish_quick(self, launch: Launch) -> None:
+        """A launch that only computed has ended."""
+        (task,) = launch._tasks  # type: ignore[misc]
+        row = task.index
+        placement = launch.placement
+        cores = launch.cores
+        self._finishes[row] = self.clock._now
+        self._modes[row] = launch.position
+        self._status[row] = COMPLETED
+        if len(placement.devices) == 1:
+            self._place[row] = self._place_code(placement, cores) if cores else placement.devices[0].index
+            self.capacity.quick_give(placement, cores)
+        else:
+            self._place[row] = self._place_code(placement, cores)
+            self.capacity.give(placement, launch, cores)
+        del self.state.running[launch.number]
+        if self.received.by_user is not None:
+            self.received.plain(task)
+        self.completed(task)
+
+    def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
+        """A launch with a timetable has ended well."""
+        terms = launch.terms
+        del self.state.running[launch.number]
+        if self.limits is not None:
+            self.limits.ended(launch)
+        if terms is not None:
+            self._batch_completed(launch, times)
+            return
+        start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
+        for member, task in enumerate(launch.tasks):
+            row = task.index
+            if self._starts[row] != self._starts[row]:
+                self._starts[row] = start
+            self._place[row] = place
+            self._modes[row] = launch.position_of(member)
+            self._finishes[row] = now
+            self._status[row] = COMPLETED
+            self.completed(task, member + 1 < len(launch.tasks))
+
+    def _batch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
+        state, terms = self.state, launch.terms
+        assert terms is not None
+        requests = terms.requests
+        queue = requests.queue
+        queue.ring(True)
+        if self._listens[queue.number]:
+            told = state.input.batching[queue.number].ended
+            call(state, told, _report(launch, times, self.clock._now), queue)
+        if queue.cache is not None:
+            queue.keep_results(launch.tasks)
+        back = queue.service.response_delay
+        if launch._tasks is None or terms.first >= 0:
+            for task in launch._tasks or ():  # those that were looked at
+                task.state = ENDED
+                task._launch = None
+            state.settled = state.decisions
+            if state.wake_on != "ready":
+                self.clock.round_due = True
+            if back:
+                self.clock.at(self.clock._now + back, FINISH, Later(self._slice_ended, requests.count))
+            else:
+                self._slice_ended(requests.count)
+            return
+        for task in launch.tasks:
+            if back:
+                self.waiting.travel(task, back, self._batch_member_ended, task)
+            else:
+                self._batch_member_ended(task)
+        if back:
+            self.rounds.changed("release")
+
+    def _slice_ended(self, count: int) -> None:
+        state = self.state
+        state.ended += count
+        state.requests_left -= count
+        if not state.running and not state.waiting:
+            self.rounds.look_whether_drained()
+
+    def _batch_member_ended(self, task: Task) -> None:
+        self._status[task.index] = COMPLETED  # the other columns are written at the end of the run
+        if self.state.requests_left:
+            self.state.requests_left -= 1
+        self.completed(task)
+
+    # Tasks --------------------------------------------------------------------------------------------------
+
+    def completed(self, task: Task, more: bool = False) -> None:
+        """A task is through; `more`: others of its launch end now, whose successors have not been set free yet."""
+        state = self.state
+        task.state = ENDED
+        task._launch = None
+        state.ended += 1
+        state.settled = state.decisions
+        if self._on_finished is not None:
+            call(state, self._on_finished, task)
+        if self._admitted_finished is not None:
+            call(state, self._admitted_finished, task)
+        if self._linked:
+            self._after(task)
+        if state.wake_on != "ready":
+            self.clock.round_due = True
+        if not state.running and not state.waiting and not more:
+            self.rounds.look_whether_drained()
+
+    def generated(self, task: Task) -> None:
+        """A request to a language model has its last token."""
+        state = self.state
+        task.state = ENDED
+        state.ended += 1
+        state.settled = state.decisions
+        if self._admitted_finished is not None:
+            call(state, self._admitted_finished, task)
+        if self._linked:
+            self._after(task)
+        if not state.running and not state.waiting and not state.iterating:
+            self.rounds.look_whether_drained()
+
+    def _after(self, task: Task) -> None:
+        """What the completion of a task sets free: items, successors, a client of a closed loop."""
+        state = self.state
+        if state.places.items:
+            state.places.ended(task)
+        if state.graph is not None:
+            for freed in state.graph.completed(task.index, self.clock._now):
+                self.waiting.make_ready(freed)
+        if state.sources.closed:
+            state.sources.answered(task)
+
+    def end_task(self, task: Task, status: int, reason: str) -> None:
+        """A task that does not run (any more) ends as rejected, expired or failed, and its successors with it."""
+        state = self.state
+        doomed = [(task, status, reason)]
+        for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
+            row = task.index
+            waited = state.waiting.pop(row, None) is not None
+            fleet = None if self.serving is None else self.serving.fleets.get(task.shape)
+            queued = bool(state.queues) and task.shape in state.queue_of
+            if fleet is not None:
+                fleet.gone(task)
+            elif queued:
+                self.waiting.leave_queue(task, waited)
+            task.state = ENDED
+            self._status[row] = status
+            self._finishes[row] = self.clock._now
+            state.recorder.reasons[row] = reason
+            state.ended += 1
+            if fleet is None and not queued:
+                call(state, state.scheduler.gone, task)
+            if self._admitted_gone is not None:
+                call(state, self._admitted_gone, task)
+            if state.places.items:
+                state.places.ended(task)
+            if state.graph is not None:
+                state.graph.blocked.pop(row, None)
+                fate = f"predecessor {task.id} {FATES[status]}"
+                doomed += [(successor, FAILED, fate) for successor in state.graph.failed(row)]
+            if state.sources.closed:
+                state.sources.answered(task)
+        state.settled = state.decisions
+        self.rounds.changed("change")
+        self.rounds.look_whether_drained()
+
+
+def inert(policy: Any, hook: str) -> bool:
+    """Has an admission policy, if any, nothing to do in a hook?"""
+    return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
+
+
+def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:
+    """What the batching policy is told of a launch that has ended."""
+    terms = launch.terms
+    assert terms is not None
+    _, up, uploaded, began, computed, down = times
+    return BatchReport(
+        terms.requests.count,
+        terms.requests.size,
+        launch.placement,
+        launch.decided,
+        up if up == up else began,
+        uploaded if up == up else began,
+        began,
+        computed,
+        down if down == down else now,
+        now,
+        terms.oldest,
+    )

@@ -1,0 +1,143 @@
+"""Decisions: `apply` validates one and carries it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.engine.control.completion import Completion
+from sim.engine.control.devices import Devices
+from sim.engine.control.interrupts import Interrupts
+from sim.engine.control.starts import Starts
+from sim.engine.core.complaints import illegal, state_of
+from sim.engine.core.rounds import LOOP_LIMIT, Rounds
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch
+from sim.engine.flight.prefetch import fetch
+from sim.engine.launching.launches import Launches
+from sim.model.record import EXPIRED, REJECTED
+from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
+from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
+
+
+class Decisions:
+    """What a policy may decide."""
+
+    def __init__(
+        self, state: RunState, rounds: Rounds, starts: Starts, launches: Launches, completion: Completion,
+        interrupts: Interrupts, devices: Devices,
+    ):  # fmt: skip
+        self.state = state
+        self.rounds = rounds
+        self.starts = starts
+        self.launches = launches
+        self.completion = completion
+        self.interrupts = interrupts
+        self.devices = devices
+
+    def apply(self, decision: Decision) -> None:
+        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        state = self.state
+        state.decisions += 1
+        kind: Any = decision.__class__
+        made: Any = decision
+        if kind is Start:
+            self.starts.start(made)
+        elif kind is Wait or kind is Pause:
+            self.rounds.wait(made)
+        else:
+            handler = self._handlers.get(kind)
+            if handler is None:
+                raise illegal(state, f"yielded {decision!r}, which is not a decision")
+            handler(self, decision)
+        if state.decisions - state.settled > LOOP_LIMIT:
+            self.rounds.look_for_loop()
+
+    def _stop(self, decision: Stop) -> None:
+        launch = self._running_launch(decision.task, "stopped")
+        self.interrupts.stop(launch, decision.keep)
+
+    def _move(self, decision: Move) -> None:
+        task, placement = decision.task, decision.placement
+        launch = self._running_launch(task, "moved")
+        if len(launch.tasks) > 1:
+            raise illegal(self.state, f"moved {task}, which runs in a batch of {len(launch.tasks)}")
+        position = task.shape.position.get(placement.mode)
+        if position is None or (task.allowed is not None and position not in task.allowed):
+            may_not = "lacks" if position is None else "may not use"
+            raise illegal(self.state, f"moved {task} to mode {placement.mode}, which it {may_not}")
+        if not task.shape.preemptible:
+            raise illegal(self.state, f"moved {task}, which is not preemptible")
+        self.interrupts.stop_to_move(launch)
+        refusal = self.state.capacity.refusal(placement)
+        if refusal is not None:
+            raise illegal(self.state, f"moved {task} to {placement}, but {refusal}")
+        self.starts.launch((task,), placement)
+        self.rounds.changed("release")
+
+    def _running_launch(self, task: Task, verb: str) -> Launch:
+        if task.state != RUNNING or task._launch is None:
+            raise illegal(self.state, f"{verb} {task}, but it {state_of(task)}")
+        return task._launch
+
+    def _reject(self, decision: Reject) -> None:
+        task = decision.task
+        if isinstance(task, Requests):
+            self._discard(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
+            return
+        if task is None or task.state not in (WAITING, BLOCKED):
+            state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
+            raise illegal(self.state, f"yielded a Reject that {state}")
+        self.completion.end_task(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
+
+    def _discard(self, requests: Requests, status: int, reason: str) -> None:
+        """Waiting requests end without having run."""
+        state, queue = self.state, requests.queue
+        waiting = len(queue)
+        if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
+            raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
+        if requests.tasks is not None:
+            for task in requests.tasks:
+                if task.state != WAITING:
+                    raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
+                self.completion.end_task(task, status, reason)
+            return
+        first, now = queue.take(requests.count), state.clock._now
+        for task in queue.seen(first, requests.count) or ():
+            task.state = ENDED
+        state.recorder.discard(queue.number, first, requests.count, status, now, reason)
+        state.requests_left -= requests.count
+        state.ended += requests.count
+        state.settled = state.decisions
+        self.rounds.look_whether_drained()
+
+    def _hold(self, decision: Hold) -> None:
+        task, cause = decision.task, decision.cause
+        if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
+            meant = "a waiting task, and quota, reservation or choice, are meant"
+            raise illegal(self.state, f"holds {task} for {cause!r}; {meant}")
+        if self.state.held.get(task.index) != cause:
+            self.state.held[task.index] = cause
+            self.state.recorder.holds.append((self.state.clock._now, task.index, cause))
+
+    def _set(self, decision: Set) -> None:
+        self.devices.set(decision.device, decision.frequency)
+
+    def _fetch(self, decision: Fetch) -> None:
+        self.devices.state(decision.device)
+        self.state.last_launch += 1  # a place in the start order of the upload engine
+        problem = fetch(self.launches.transfers, decision.item, decision.device, self.state.last_launch, self._fetched)
+        if problem is not None:
+            raise illegal(self.state, f"fetches item {decision.item} to {decision.device}, but {problem}")
+
+    def _fetched(self) -> None:
+        self.rounds.changed("change")
+
+    def _drop(self, decision: Drop) -> None:
+        self.devices.state(decision.device)
+        problem = self.state.places.drop(decision.item, decision.device)
+        if problem is not None:
+            raise illegal(self.state, f"drops item {decision.item} from {decision.device}, but {problem}")
+
+    _handlers: dict[type, Any] = {
+        Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
+    }  # fmt: skip

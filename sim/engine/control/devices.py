@@ -1,0 +1,192 @@
+"""What happens to devices in mid-run: frequency, sleep, slowdown, failure and repair."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sim.engine.control.completion import Completion
+from sim.engine.control.interrupts import Interrupts
+from sim.engine.core.complaints import call, illegal
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.state import RunState, launches_on, lost_input
+from sim.engine.flight.launch import RESTORE
+from sim.engine.kernel.clock import FAULT, Later, Timer
+from sim.engine.language.serving import Serving
+from sim.engine.launching.launches import Launches
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import Device
+from sim.model.record import FAILED
+from sim.model.tasks import BLOCKED, WAITING
+
+
+class Devices:
+    """Changes of devices in one run."""
+
+    def __init__(
+        self, state: RunState, rounds: Rounds, launches: Launches, completion: Completion, interrupts: Interrupts,
+        serving: Serving | None,
+    ):  # fmt: skip
+        self.run = state
+        self.rounds = rounds
+        self.launches = launches
+        self.completion = completion
+        self.interrupts = interrupts
+        self.serving = serving
+        self.waking: dict[int, Timer] = {}
+        """What ends the waking of devices that take no launch before."""
+
+    def state(self, device: Device) -> Any:
+        states = self.run.capacity.of
+        if not 0 <= device.index < len(states) or states[device.index].device is not device:
+            raise illegal(self.run, f"names {device}, which is not a device of this cluster")
+        return states[device.index]
+
+    def set(self, device: Device, wanted: Any) -> None:
+        """A policy's Set: a frequency, or "off", "on" or "wake"."""
+        run, state = self.run, self.state(device)
+        run.steady = False
+        now = run.clock._now
+        log = run.recorder.device_log
+        if wanted == "off":
+            busy = launches_on(run, device)
+            if isinstance(state, GpuState) and state.lane.fetching:
+                raise illegal(run, f"puts {device} to sleep while data are being brought there")
+            if self.serving is not None and self.serving.serves(device):
+                raise illegal(run, f"puts {device} to sleep while a replica of a language model holds it")
+            if busy:
+                raise illegal(run, f"puts {device} to sleep while {busy[0].task} runs there")
+            waking = self.waking.pop(device.index, None)
+            if waking is not None:
+                run.clock.cancel(waking)
+                log.remove((state.ready_at, device.index, "awake", 0.0))
+                state.ready_at = now
+                log.append((now, device.index, "sleep", 0.0))
+            elif not state.asleep:
+                if state.ready_at > now:  # it was waking, and will not be awake then after all
+                    log.remove((state.ready_at, device.index, "awake", 0.0))
+                    state.ready_at = now
+                state.asleep = True
+                state.normal = False
+                log.append((now, device.index, "sleep", 0.0))
+                run.capacity.changed(state)
+                call(run, run.scheduler.device, device, False)
+        elif wanted in ("on", "wake"):
+            if state.asleep and device.index not in self.waking:
+                state.ready_at = now + device.type.power.wake
+                log.append((now, device.index, "wake", 0.0))
+                log.append((state.ready_at, device.index, "awake", 0.0))
+                if wanted == "wake" and state.ready_at > now:
+                    self.waking[device.index] = timer = Later(self._awake, device)
+                    run.clock.at(state.ready_at, FAULT, timer)
+                else:
+                    self._open(device)
+            elif wanted == "on" and device.index in self.waking:
+                run.clock.cancel(self.waking[device.index])
+                self._open(device)
+        else:
+            if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
+                raise illegal(run, f"sets {device} to frequency {wanted!r}")
+            if wanted != state.frequency:
+                launches = launches_on(run, device)
+                for launch in launches:
+                    self.launches.materialise(launch)
+                state.frequency = float(wanted)
+                state.normal = False
+                log.append((now, device.index, "frequency", float(wanted)))
+                self._retime(device, state, launches)
+
+    def _retime(self, device: Device, state: Any, launches: list[Any]) -> None:
+        """The device runs at another speed, and so does what computes there."""
+        self.launches.retime(state, launches)
+        if self.serving is not None:
+            self.serving.rerate(device)
+
+    def _open(self, device: Device) -> None:
+        """A device that was asleep may be given launches from now on."""
+        run, state = self.run, self.state(device)
+        self.waking.pop(device.index, None)
+        state.asleep = False
+        state.normal = False
+        run.capacity.changed(state)
+        call(run, run.scheduler.device, device, True)
+
+    def _awake(self, device: Device) -> None:
+        self._open(device)
+        self.rounds.changed("release")
+
+    def set_slowdown(self, device: Device, factor: float) -> None:
+        """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
+        run, state = self.run, self.state(device)
+        launches = launches_on(run, device)
+        for launch in launches:
+            self.launches.materialise(launch)
+        run.steady = False
+        state.slowdown = factor * (1.0 + device.type.preemption.overhead)
+        state.normal = False
+        self._retime(device, state, launches)
+        self.rounds.changed("change")
+
+    def close(self, device: Device, closed: bool) -> None:
+        """A device takes no new launches (before a maintenance), or takes them again; what runs there goes on."""
+        run, state = self.run, self.state(device)
+        run.steady = False
+        states = [state]
+        if device.type.kind == "cpu":  # the whole node
+            states += [self.state(one) for one in run.input.cluster.nodes[device.node].accelerators]
+        for one in states:
+            one.asleep = closed
+            one.normal = False
+            run.capacity.changed(one)
+        self.rounds.changed("change" if closed else "release")
+
+    def set_up(self, device: Device, up: bool) -> None:
+        """A device fails (its launches fall back to their last checkpoint) or is repaired.
+
+        The cores of a node stand for its host: without them its accelerators cannot be used either.
+        """
+        run, state = self.run, self.state(device)
+        if state.up == up:
+            return
+        run.steady = False
+        state.up = up
+        if not up:
+            state.normal = False
+        run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
+        lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
+        for launch in {launch.number: launch for one in lost for launch in launches_on(run, one)}.values():
+            self.interrupts.stop(launch, keep=True, fault=True)
+        if not up and run.places.items:
+            for one in lost:
+                self._lose_data(one)
+        run.capacity.changed(state)
+        if self.serving is not None:
+            if up:
+                self.serving.refill()
+            else:
+                self.serving.lose(lost)
+        call(run, run.scheduler.device, device, up)
+        self.rounds.changed("release" if up else "change")
+
+    def _lose_data(self, device: Device) -> None:
+        """Copies on a failed device are gone; who still needs an item without any other copy fails.
+
+        A launch that is already uploading such an item is stopped with its task; others find out when they
+        arrive or wait.
+        """
+        run = self.run
+        if device.type.kind == "cpu":
+            return
+        items = run.places.lose(device)
+        run.lost_items.update(dict.fromkeys(items))
+        if not items:
+            return
+        for launch in list(run.running.values()):
+            early = launch.table is not None and launch.table.stage(run.clock._now) < RESTORE
+            if early and any(lost_input(run, task) is not None for task in launch.tasks):
+                self.interrupts.stop(launch, keep=True, fault=True)
+        blocked = [] if run.graph is None else list(run.graph.blocked.values())
+        for task in [*run.waiting.values(), *blocked]:
+            lost = lost_input(run, task)
+            if lost is not None and task.state in (WAITING, BLOCKED):
+                self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")

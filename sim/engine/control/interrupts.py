@@ -1,0 +1,98 @@
+"""Interrupts: launches that a policy, a fault or a time limit ends, and what becomes of their tasks."""
+
+from __future__ import annotations
+
+from sim.engine.control.completion import Completion
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import illegal
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch
+from sim.engine.launching.limits import TimeLimits
+from sim.engine.launching.stopping import Stops
+from sim.model.record import FAILED, LAUNCH_MOVED
+from sim.model.tasks import ENDED, Task
+
+
+class Interrupts:
+    """Ends launches before their time."""
+
+    def __init__(
+        self, state: RunState, rounds: Rounds, waiting: Waiting, completion: Completion, stops: Stops,
+        limits: TimeLimits | None,
+    ):  # fmt: skip
+        self.state = state
+        self.rounds = rounds
+        self.waiting = waiting
+        self.completion = completion
+        self.stops = stops
+        self.limits = limits
+
+    def stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
+        """Its tasks wait again."""
+        tasks = launch.tasks
+        keep = keep and launch.fusion is None
+        if not fault and not all(task.shape.preemptible for task in tasks):
+            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
+        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault)[0])
+        if self.limits is not None:
+            self.limits.over(launch, keep and not fault)
+        self._forget(launch)
+        self.waiting.wait_again(tasks)
+        self.rounds.changed("release")
+
+    def stop_to_move(self, launch: Launch) -> None:
+        """Its task starts elsewhere at once."""
+        note_start(self.state, launch, self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)[0])
+        if self.limits is not None:
+            self.limits.over(launch)
+        self._forget(launch)
+
+    def kill(self, launch: Launch, reason: str) -> None:
+        """End a launch and its tasks as failed: what they have done is wasted, and counted as such.
+
+        To the policy it looks like a stop and, at the same instant, the end of a waiting task.
+        """
+        tasks = launch.tasks
+        note_start(self.state, launch, self.stops.stop(launch, keep=False, killed=True)[0])
+        if self.limits is not None:
+            self.limits.ended(launch)
+        self._forget(launch)
+        if launch.fusion is not None:
+            self.waiting.wait_again(tasks)
+            for task in tasks:
+                if task.state != ENDED:  # with the one that it waited for
+                    self.completion.end_task(task, FAILED, reason)
+            self.rounds.changed("release")
+            return
+        for task in tasks:
+            self.waiting.make_ready(task)
+            self.completion.end_task(task, FAILED, reason)
+        self.rounds.changed("release")
+
+    def _forget(self, launch: Launch) -> None:
+        """A launch that ended: no reference keeps it or its tasks alive, not even a stale event."""
+        del self.state.running[launch.number]
+        for task in launch.tasks:
+            note_place(self.state, task, launch)
+            task._launch = None
+        launch._tasks = ()
+
+
+def note_start(state: RunState, launch: Launch, start: float) -> None:
+    """The first stage of a task's first launch is the end of its wait."""
+    starts = state.recorder.start
+    if start == start:
+        for task in launch.tasks:
+            if starts[task.index] != starts[task.index]:
+                starts[task.index] = start
+
+
+def note_place(state: RunState, task: Task, launch: Launch) -> None:
+    """Where a task ran last, and in which mode."""
+    recorder = state.recorder
+    recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
+    mode = launch.placement.mode
+    if mode.parts:
+        mode = mode.parts[launch.tasks.index(task)]
+    recorder.mode[task.index] = task.shape.position[mode]

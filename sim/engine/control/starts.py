@@ -1,0 +1,291 @@
+"""Starts: a policy's Start is validated and becomes a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import illegal, state_of
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import FusedLaunch, Launch, Terms
+from sim.engine.kernel.clock import FINISH
+from sim.engine.launching.launches import Launches
+from sim.engine.launching.limits import TimeLimits
+from sim.engine.resources.holdings import available_at
+from sim.engine.views.placing import together
+from sim.model.fusion import fused_mode, fusible
+from sim.model.plan import Placement
+from sim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks
+from sim.policy.contract import Requests, Start
+
+
+class Starts:
+    """Starts launches."""
+
+    def __init__(
+        self, state: RunState, signals: Signals, launches: Launches, waiting: Waiting, limits: TimeLimits | None,
+        finish_quick: Callable[[Launch], None], quick: frozenset[Mode],
+    ):  # fmt: skip
+        """`finish_quick`: is called at the end of a launch that only computes; `quick`: modes of such launches."""
+        self.state = state
+        self.clock = state.clock
+        self.capacity = state.capacity
+        self.places = state.places
+        self.signals = signals
+        self.launches = launches
+        self.waiting = waiting
+        self.limits = limits
+        self.finish_quick = finish_quick
+        self._boundary = launches.boundary
+        self._starts = state.recorder.start
+        run = state.input
+        self.quick = quick
+        self._simple = frozenset() if run.tasks.items else frozenset(
+            mode for shape in run.tasks.shapes for mode in shape.modes
+            if mode.type.sharing.kind != "mig" and not any(service.shape is shape for service in run.services)
+        )  # fmt: skip
+        """Modes of tasks that are no requests, whose starts need no look at items or slices of accelerators."""
+
+    def start(self, decision: Start) -> None:
+        """Launch.  The usual case, one task on one device or one node in its normal state, is validated and done at
+        once; everything else, errors included, is looked at more closely."""
+        task, placement = decision.tasks, decision.placement
+        mode = placement.mode
+        if (
+            task.__class__ is Task
+            and task.state == WAITING
+            and task._history is None
+            and task.allowed is None
+            and mode in self._simple
+        ):
+            position = task.shape.position.get(mode)
+            if position is not None:
+                cores = self.capacity.quick_take(placement)
+                if cores >= 0:
+                    state, now = self.state, self.clock._now
+                    state.last_launch = number = state.last_launch + 1
+                    task.state = RUNNING
+                    row = task.index
+                    del state.waiting[row]
+                    if mode in self.quick:
+                        launch = Launch(self.finish_quick, number, (task,), placement, now)
+                        self._starts[row] = now
+                        self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
+                        launch.cores = cores
+                        launch.position = position
+                        task._launch = launch
+                        state.running[number] = launch
+                    else:
+                        launch = Launch(self._boundary, number, (task,), placement, now)
+                        launch.cores = cores
+                        launch.position = position
+                        task._launch = launch
+                        self.launches.begin(launch)
+                        state.running[number] = launch
+                    if self.limits is not None:
+                        self.limits.watch(launch)
+                    return
+        self.start_fully(decision)
+
+    def start_fully(self, decision: Start) -> None:
+        tasks, placement = decision.tasks, decision.placement
+        mode = placement.mode
+        terms = None
+        if isinstance(tasks, Requests):
+            requests = tasks
+            position = self._may_start(requests, placement)
+            padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
+            factors = requests.queue.factors(mode, requests.size)
+            terms = Terms(requests, padding, factors, requests.queue.arrival(0))
+            if requests.tasks is None:
+                self._start_slice(requests, placement, position, terms)
+                return
+            tasks = requests.tasks
+            terms.oldest = min(task.arrival for task in tasks) + requests.queue.service.request_delay
+        batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
+        if terms is None and batch and (queue := self.state.queue_of.get(batch[0].shape)) is not None:
+            # Requests that a policy names one by one are a batch of their own.
+            self.start_fully(Start(Requests(queue, len(batch), len(batch), batch), placement))
+            return
+        if batch and placement.mode.parts:
+            self._start_fused(batch, placement)
+            return
+        if not batch or len({task.index for task in batch}) != len(batch):
+            raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
+        if terms is None and len(batch) > max(1, mode.batch_limit):
+            raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
+        for task in batch:
+            if task.state != WAITING:
+                raise illegal(self.state, f"started {task} on {placement}, but it {state_of(task)}")
+            its_own = task.shape.position.get(mode)
+            if its_own is None or (task.allowed is not None and its_own not in task.allowed):
+                may_not = "lacks" if its_own is None else "may not use"
+                raise illegal(self.state, f"started {task} in mode {mode}, which it {may_not}")
+        self.launch(batch, placement, terms, self._take(placement, batch[0]))
+
+    def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
+        """Launch several tasks as one kernel: they wait, or wait only for those before them in the launch."""
+        mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
+        if len(mode.parts) != len(batch) or not _as_fused(mode):
+            raise illegal(self.state, f"started {names} in mode {mode}, which is not that of a launch of these as one")
+        if together(self.state, [task.index for task in batch]) != batch:
+            waits = next((task for task in batch if task.state not in (WAITING, BLOCKED)), None)
+            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {state_of(waits)}"
+            raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
+        for task, own in zip(batch, mode.parts, strict=True):
+            position = task.shape.position.get(own)
+            if position is None or (task.allowed is not None and position not in task.allowed):
+                may_not = "lacks" if position is None else "may not use"
+                raise illegal(self.state, f"started {task} in mode {own}, which it {may_not}")
+        cores = self._take(placement, batch[0])
+        now = self.clock._now
+        fusion = self.launches.transfers.fusion(batch)
+        self.state.last_launch = number = self.state.last_launch + 1
+        launch = FusedLaunch(self._boundary, number, batch, placement, now, fusion)
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        self.state.running[number] = launch
+        for task in batch:
+            if task.state == BLOCKED:
+                assert self.state.graph is not None
+                del self.state.graph.blocked[task.index]
+                self.waiting.ready_inside(task)
+            else:
+                del self.state.waiting[task.index]
+            task.state = RUNNING
+            task._launch = launch
+        self._start_staged(launch)
+        if self.limits is not None and launch.tasks:
+            self.limits.watch(launch)
+
+    def _may_start(self, requests: Requests, placement: Placement) -> int:
+        """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
+        queue, mode = requests.queue, placement.mode
+        position: int | None = queue.service.shape.position.get(mode)
+        if self.state.queues[queue.number] is not queue or position is None:
+            raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
+        waiting = len(queue)
+        if not 1 <= requests.count <= waiting:
+            raise illegal(self.state, f"started {requests}, of which {waiting} wait")
+        if not requests.count <= requests.size <= mode.batch_limit:
+            limit = mode.batch_limit
+            raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
+        return position
+
+    def _start_slice(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
+        """Launch the oldest requests of a queue; they become objects only if something looks at them."""
+        cores = self._take(placement, requests)
+        self.state.last_launch = number = self.state.last_launch + 1
+        queue = requests.queue
+        terms.first = queue.take(requests.count)
+        launch = Launch(self._boundary, number, (), placement, self.clock._now)
+        launch._tasks = queue.seen(terms.first, requests.count)
+        launch.terms, launch.position = terms, position
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        for task in launch._tasks or ():
+            task.state = RUNNING
+            task._launch = launch
+        self.state.running[number] = launch
+        self._begin(launch)
+        if self.limits is not None:
+            self.limits.watch(launch)
+
+    def _take(self, placement: Placement, what: Any) -> int:
+        """Check and occupy a placement; the bitmask of cores taken."""
+        if not self.places.items and placement.mode.type.sharing.kind != "mig":
+            cores = self.capacity.quick_take(placement)
+            if cores >= 0:
+                return cores
+        refusal = self.capacity.refusal(placement)
+        if refusal is not None:
+            raise illegal(self.state, f"started {what} on {placement}, but {refusal}")
+        return -1
+
+    def launch(
+        self, batch: tuple[Task, ...], placement: Placement, terms: Terms | None = None, cores: int = -1
+    ) -> None:
+        """Start on a validated placement; `cores` is -1 where it has not been occupied yet."""
+        now = self.clock._now
+        task, mode = batch[0], placement.mode
+        self.state.last_launch = number = self.state.last_launch + 1
+        launch = Launch(self.finish_quick, number, batch, placement, now)
+        launch.terms = terms
+        launch.position = task.shape.position[mode]
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        self.state.running[number] = launch
+        for member in batch:
+            self.state.waiting.pop(member.index, None)
+            member.state = RUNNING
+            member._launch = launch
+        if terms is not None:
+            for member in batch:
+                self.waiting.dequeue(terms.requests.queue, member)
+        elif mode in self.quick and task._history is None and len(batch) == 1:
+            for device in placement.devices:
+                if not self.capacity.of[device.index].normal:
+                    break
+            else:
+                self._starts[task.index] = now
+                self.clock.at(now + (mode.fixed + task._time[launch.position]), FINISH, launch)
+                if self.limits is not None:
+                    self.limits.watch(launch)
+                return
+        self._start_staged(launch)
+        if self.limits is not None and launch.tasks:
+            self.limits.watch(launch)
+        if self.signals.materialised is not None:
+            self.signals.materialised(launch)
+
+    def _start_staged(self, launch: Launch) -> None:
+        """The full way: devices may have to become ready, data to move, engines to be shared."""
+        if self.places.items:
+            refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
+            if refusal is not None:
+                raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
+        launch.then = self._boundary
+        self._begin(launch)
+
+    def _begin(self, launch: Launch) -> None:
+        """Begin; devices that were unusual and are so no longer are taken as normal from now on."""
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            if state.normal:
+                continue
+            at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
+            if at_once and state.frequency == state.slowdown == 1.0:
+                state.normal = True
+        self.launches.begin(launch)
+
+
+def compute_only(tasks: Tasks) -> frozenset[Mode]:
+    """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
+    if not tasks.plain or tasks.items:
+        return frozenset()
+    found = set()
+    for shape in tasks.shapes:
+        for mode in shape.modes:
+            kind = mode.type
+            serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
+            one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
+            one_node = one_node and (mode.exchange is None or mode.node_count == 1)
+            no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
+                                   mode.download.per_item))  # fmt: skip
+            if serial and no_transfer and one_node and mode.curve is None:
+                found.add(mode)
+    return frozenset(found)
+
+
+def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
+    """Does every launch compute, at nominal rate, from its start on, as long as nothing changes the devices?"""
+    free = all(shape.stopping == Stopping() for shape in tasks.shapes)
+    return free and all(mode in quick for shape in tasks.shapes for mode in shape.modes)
+
+
+def _as_fused(mode: Mode) -> bool:
+    """Does the mode of a launch of several tasks as one hold what it must?"""
+    if fusible(mode.parts) is not None:
+        return False
+    due = fused_mode(mode.parts)
+    return all(getattr(mode, name) == getattr(due, name) for name in ("type", "millicores", "gpus", "share", "memory",
+               "gpu_memory", "fixed", "upload", "download", "partition", "table", "span_any"))  # fmt: skip

@@ -1,0 +1,190 @@
+"""Waiting tasks: they become ready, wait for a device, in their service's queue or on their way, and wait no longer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sim.engine.core.complaints import raised
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.kernel.clock import ARRIVAL, FINISH, Later
+from sim.engine.language.serving import Serving
+from sim.engine.queues.sliced import Sliced
+from sim.errors import HetsimError
+from sim.model.record import COMPLETED, EXPIRED
+from sim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task
+from sim.policy.contract import Scheduler
+
+
+class Waiting:
+    """From when a task is ready until it waits no longer."""
+
+    def __init__(self, state: RunState, signals: Signals, serving: Serving | None, linked: bool):
+        """`linked`: may the end of a task concern others, so that it matters when each was ready?"""
+        self.state = state
+        self.clock = state.clock
+        self.capacity = state.capacity
+        self.signals = signals
+        self.serving = serving
+        recorder = state.recorder
+        self._ready = recorder.ready_column() if linked or state.input.admission is not None else None
+        self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
+        self._on_ready: Any = None
+
+    def hooks(self) -> None:
+        """A hook that the policy does not override is not called."""
+        scheduler = self.state.scheduler
+        self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
+        if self.state.queues:
+            self._on_ready = self._join_queue
+
+    def make_ready(self, task: Task) -> None:
+        """A task waits for a device from now on."""
+        state = self.state
+        task.state = WAITING
+        ready = self._ready
+        if ready is not None and ready[task.index] != ready[task.index]:
+            # The arrival or the last predecessor's finish, not the time of admission: deferral is waiting.
+            last = -math.inf if state.graph is None else state.graph.ready.pop(task.index, -math.inf)
+            ready[task.index] = task.ready = max(task.arrival, last)
+        if self.serving is not None and task.shape in self.serving.fleets:
+            self._come_to_replicas(task)
+            return
+        state.waiting[task.index] = task
+        if self._on_ready is not None:
+            try:
+                self._on_ready(task)
+            except HetsimError:
+                raise
+            except Exception as error:
+                raise raised(state, error, "ready") from error
+        on = state.wake_on
+        if on == "release" or (
+            on == "fit" and self.clock._now <= state.certain and not self.capacity.has_room(task.shape.modes)
+        ):
+            return
+        self.clock.round_due = True
+
+    def ready_inside(self, task: Task) -> None:
+        """A task that only waited for others of its launch was ready with the last of them, or of its others."""
+        ready = self._ready
+        if ready is None or ready[task.index] == ready[task.index]:
+            return
+        last = task.arrival
+        for row in (self.state.tasks.predecessors or {task.index: ()})[task.index]:
+            ended = self._finishes[row]
+            last = max(last, ended if ended == ended else ready[row])
+        ready[task.index] = task.ready = last
+
+    def wait_again(self, tasks: Sequence[Task]) -> None:
+        """Tasks of a launch that was stopped: those that it launched as one wait for each other again."""
+        graph = self.state.graph
+        for task in tasks:
+            if graph is not None and graph.missing[task.index] > 0:
+                task.state = BLOCKED
+                graph.blocked[task.index] = task
+        for task in tasks:
+            if task.state != BLOCKED:
+                self.make_ready(task)
+
+    # Requests -----------------------------------------------------------------------------------------------
+
+    def _join_queue(self, task: Task) -> None:
+        """A task that waits goes to its service's queue, or to the scheduler."""
+        queue = self.state.queue_of.get(task.shape)
+        if queue is None:
+            self.state.scheduler.ready(task)
+            return
+        if queue.cache is not None and queue.cache.holds(queue.input_of(task)):
+            self._answer(task, queue)
+            return
+        if queue.service.request_delay and task._history is None:
+            self.travel(task, queue.service.request_delay, self._arrive, task, queue)
+            return
+        self._arrive(task, queue)
+
+    def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
+        """A request, or its response, is on its way between the front end and the node."""
+        self.state.waiting.pop(task.index, None)
+        task.state = FUTURE
+        self.state.deferred += 1
+        self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
+
+    def _there(self, then: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.state.deferred -= 1
+        then(*arguments)
+
+    def _come_to_replicas(self, task: Task) -> None:
+        """A request to a language model is on its way to its replicas, or there."""
+        assert self.serving is not None
+        service = self.serving.fleets[task.shape].service
+        delay, now = service.request_delay, self.clock._now
+        aborts = max(now, task.arrival + service.timeout)
+        if not delay:
+            self.serving.arrived(task)
+        elif aborts <= now + delay:
+            self.travel(task, aborts - now, self._at_replicas, task, True)
+        else:
+            self.travel(task, delay, self._at_replicas, task, False)
+
+    def _at_replicas(self, task: Task, aborted: bool) -> None:
+        """It is there; or its client has aborted it on its way."""
+        assert self.serving is not None
+        task.state = WAITING
+        if task.expires <= self.clock._now:
+            self.signals.task_ended(task, EXPIRED, "patience ended")
+        elif aborted:
+            self.serving.fleets[task.shape].aborted(task)
+        else:
+            self.serving.arrived(task)
+
+    def _arrive(self, task: Task, queue: Any) -> None:
+        """A request is at the node that may serve it."""
+        task.state = WAITING
+        self.state.waiting[task.index] = task
+        if self.state.patience is not None and task.expires <= self.clock._now:
+            self.signals.task_ended(task, EXPIRED, "patience ended")
+            return
+        queue.push(task)
+        if queue.wanted and (len(queue) >= queue.wanted or queue.over):
+            queue.ring()
+            self.clock.round_due = True
+
+    def _answer(self, task: Task, queue: Any) -> None:
+        """The result of a request is in the cache: it needs no device."""
+        assert queue.service.cache is not None
+        queue.never()
+        del self.state.waiting[task.index]
+        task.state = RUNNING
+        self.state.deferred += 1  # neither waiting nor in a launch, and yet to end
+        self._starts[task.index] = self.clock._now
+        self.clock.at(self.clock._now + queue.service.cache.hit, FINISH, Later(self._answered, task))
+
+    def _answered(self, task: Task) -> None:
+        self.state.deferred -= 1
+        row, now = task.index, self.clock._now
+        self._finishes[row] = now
+        self._status[row] = COMPLETED
+        detail = self.state.recorder.detail
+        detail("compute")[row] = now - self._starts[row]
+        detail("upload"), detail("download")
+        self.signals.task_completed(task)
+
+    def dequeue(self, queue: Any, task: Task) -> None:
+        """A request leaves its queue."""
+        for passed in queue.remove(task):
+            self.state.waiting[passed.index] = passed
+
+    def leave_queue(self, task: Task, waited: bool) -> None:
+        """A request ends without having run."""
+        queue = self.state.queue_of[task.shape]
+        waited = waited or isinstance(queue, Sliced)  # whose requests wait from their arrival on
+        if self.state.requests_left:
+            self.state.requests_left -= 1
+        if waited:
+            self.dequeue(queue, task)
+            queue.ring()
+        elif task._history is None:
+            queue.never()

@@ -1,0 +1,128 @@
+"""What the engine says when a policy goes wrong: sentences with policy, task, device and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.engine.core.state import RunState
+from sim.errors import HetsimError, PolicyError
+from sim.model.cluster import Device
+from sim.model.plan import Placement
+from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
+from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
+
+ASKED_IN_VAIN = 100_000
+"""Questions between two decisions after which a policy is reported as looping."""
+
+STATES = {
+    FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
+    RUNNING: "is running already", ENDED: "has ended",
+}  # fmt: skip
+
+
+def state_of(task: Task) -> str:
+    """The end of a sentence that begins with the task."""
+    return STATES[task.state]
+
+
+def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a policy's hook; what it raises becomes an error with an address."""
+    try:
+        return hook(*arguments)
+    except HetsimError:
+        raise
+    except Exception as error:
+        raise raised(run, error, getattr(hook, "__name__", "hook")) from error
+
+
+def illegal(run: RunState, what: str) -> PolicyError:
+    """The error that says what a policy may not do."""
+    return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s)')
+
+
+def raised(run: RunState, error: Exception, where: str) -> PolicyError:
+    """A policy's own exception, with the innermost line."""
+    line = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        line = f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return PolicyError(
+        f'policy "{run.input.policy}" raised {type(error).__name__} in {where} at t = {run.clock._now:g} s '
+        f"({line}): {error}"
+    )
+
+
+def deadlock(run: RunState) -> PolicyError:
+    """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?"""
+    if not run.waiting:
+        return PolicyError(
+            f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, '
+            f"{run.requests_left:,} requests have not been served, and it waits for none of them"
+        )
+    waiting = list(run.waiting.values())
+    lines = []
+    for task in waiting[:5]:
+        fitting = [mode.name for mode in task.shape.modes if run.capacity.first(mode) is not None]
+        why = f"would fit now in mode {', '.join(fitting)}" if fitting else "fits nowhere now"
+        lines.append(f"task {task.id}: waiting since t = {task.ready:g} s, {why}")
+    more = f"\n       … and {len(waiting) - 5} more" if len(waiting) > 5 else ""
+    number = f"{len(waiting)} task{'s wait' if len(waiting) > 1 else ' waits'}"
+    return PolicyError(
+        f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, nothing is to come, '
+        f"and {number}.\n       " + "\n       ".join(lines) + more
+    )
+
+
+class Questions:
+    """A policy that asks what waits or runs again and again, and decides nothing, would never come back."""
+
+    def __init__(self, run: RunState):
+        self._run = run
+        self._decisions = self._asked = 0
+
+    def count(self) -> None:
+        """It asks once more."""
+        run = self._run
+        if run.decisions != self._decisions:
+            self._decisions, self._asked = run.decisions, 0
+        self._asked += 1
+        if self._asked > ASKED_IN_VAIN:
+            questions = f"{self._asked:,} times who waits or runs"
+            raise illegal(run, f"asked {questions}, decided nothing and goes on: it loops")
+
+
+def malformed(run: RunState, decision: Any) -> str | None:
+    """What is wrong with the make of a decision (not with its legality), or None.
+
+    Asked only after carrying it out raised: so that a slip of a policy is told apart from a defect of the engine.
+    """
+    if isinstance(decision, Start | Move):
+        if not isinstance(decision.placement, Placement):
+            return f"yields {decision!r}: its placement is {decision.placement!r}"
+        if not isinstance(decision.placement.mode, Mode):
+            return f"yields {decision!r}: its mode is {decision.placement.mode!r}"
+        for device in decision.placement.devices:
+            if not known(run, device):
+                return f"yields {decision!r}: {device!r} is not a device of this cluster"
+        if decision.placement.mode.type not in run.capacity.types:
+            return f"yields {decision!r}: this cluster has no {decision.placement.mode.type.name}"
+    if isinstance(decision, Start):
+        tasks = (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks
+        if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
+            return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
+    if isinstance(decision, Stop | Move | Reject | Hold) and not isinstance(decision.task, Task):
+        return f"yields {decision!r}: {decision.task!r} is not a task"
+    if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
+        return f"yields {decision!r}: {decision.until!r} is not a time"
+    if isinstance(decision, Set | Fetch | Drop) and not known(run, decision.device):
+        return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
+    return None
+
+
+def known(run: RunState, device: Any) -> bool:
+    """Is this one of the cluster's own devices?"""
+    devices = run.input.cluster.devices
+    return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -1,0 +1,56 @@
+"""Columns as NumPy sees them: figures of the mode of each row, and the steps of language models."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from struct import Struct
+
+import numpy as np
+
+from sim.model.tasks import Mode, Tasks
+
+STEPS = (
+    "start", "end", "replica", "steps", "sequences", "prompt_tokens", "context", "free", "taken", "cached", "running",
+    "waiting", "fresh",
+)  # fmt: skip
+"""A row of the steps of a language model that are one event: two times, and whole numbers."""
+pack_steps = Struct("2d11q").pack
+
+
+def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
+    """The columns of packed rows of steps."""
+    kinds = [(name, "d" if name in ("start", "end") else "q") for name in STEPS]
+    table = np.frombuffer(rows, dtype=kinds)
+    return {name: table[name].copy() for name in STEPS}
+
+
+def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
+    """A number of each row's mode."""
+    most = max(len(shape.modes) for shape in tasks.shapes)
+    table = np.zeros((len(tasks.shapes), most))
+    for shape in tasks.shapes:
+        for position, its_mode in enumerate(shape.modes):
+            table[shape.index, position] = value(its_mode)
+    found: np.ndarray = table[tasks.shape[rows], mode[rows]]
+    return found
+
+
+def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+    """Devices (GPUs or cores) busy while a row's task computes."""
+    return per_mode(tasks, rows, mode, lambda m: m.width)
+
+
+def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
+    """Watts above idle of one such device."""
+    return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+
+
+def writable(column: array) -> np.ndarray:
+    """A column as NumPy sees it, to be written to."""
+    return np.frombuffer(column, dtype=column.typecode)
+
+
+def as_array(column: array, kind: str) -> np.ndarray:
+    """A column as NumPy sees it; it may be empty."""
+    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))

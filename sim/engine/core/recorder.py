@@ -1,0 +1,395 @@
+"""What happened, written into columns as it happens.
+
+A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.engine.core.figures import as_array, step_columns, watts, width, writable
+from sim.engine.core.placement_codes import PlacementCodes
+from sim.model.plan import Placement
+from sim.model.record import (
+    COMPLETED,
+    LAUNCH_COMPLETED,
+    LAUNCH_RUNNING,
+    NOT_ARRIVED,
+    PREEMPTIONS,
+    STAGE_SPANS,
+    UNFINISHED,
+    Record,
+    RunInput,
+)
+
+NAN = math.nan
+LAUNCH_TIMES = (
+    "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
+)  # fmt: skip
+
+ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
+"""A launch that was not both plain and complete; the first six are whole numbers."""
+WIDTH = len(ROW)
+BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
+BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
+BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
+
+
+class Recorder:
+    """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
+
+    def __init__(self, run: RunInput):
+        self.run = run
+        count = len(run.tasks)
+        self.start = array("d", [NAN]) * count
+        self.finish = array("d", [NAN]) * count
+        self.mode = array("h", [-1]) * count
+        self.place = array("i", [-1]) * count
+        self.status = array("b", [NOT_ARRIVED]) * count
+        self.ready: array | None = None
+        self.reasons: dict[int, str] = {}
+        self.holds: list[tuple[float, int, str]] = []
+        self.device_log: list[tuple[float, int, str, float]] = []
+        self.batched = False
+        self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+        """Of launches of several tasks as one kernel, by number: rows, and bytes of memory traffic that fell away."""
+        self._first_token: array | None = None
+        self._detail: dict[str, array] = {}
+        self.steps = bytearray()
+        """Steps of replicas of language models, row after row (STEPS); packed, as columns of numbers take four times as
+        long to write."""
+        self._gaps = array("d")
+        """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
+        self._replicas: list[tuple[str, int, int, int]] = []
+        """Of each replica its service, number, KV blocks and place."""
+        self._rows = array("d")
+        """Launches, row after row (ROW)."""
+        self._launches: dict[str, np.ndarray] = {}
+        """The same and batches as columns, at the end of the run."""
+        self._batch_numbers = array("q")
+        self._batch_times = array("d")
+        """Launches of requests: BATCH_NUMBERS and BATCH_TIMES, row after row."""
+        self._members = array("q")
+        """Rows of the requests of batches whose requests are objects, one batch after the other."""
+        self._groups: dict[int, tuple[int, ...]] = {}
+        """Tasks of launches that are not of one task, by row of the launch."""
+        self._gone: list[tuple[int, int, int, int, float, str]] = []
+        """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
+        self._lean = False
+        """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
+        self._places = PlacementCodes(run.cluster)
+        self.place_code = self._places.code
+
+    def ready_column(self) -> array:
+        """Ask for a column of its own for `ready`: it can differ from the arrival."""
+        self.ready = array("d", [NAN]) * len(self.status)
+        return self.ready
+
+    def extend(self, count: int) -> None:
+        """Add rows for tasks that are only imagined (`sim.engine.imagined`)."""
+        for times in (self.start, self.finish):
+            times.extend([NAN] * count)
+        for column, nothing in ((self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED)):
+            column.extend([nothing] * count)
+        if self.ready is not None:
+            self.ready.extend([NAN] * count)
+        for name, column in self._detail.items():
+            column.extend([-1 if name == "batch" else 0] * count)
+
+    def first_tokens(self) -> array:
+        """When requests to language models had their first token."""
+        if self._first_token is None:
+            self._first_token = array("d", [NAN]) * len(self.status)
+        return self._first_token
+
+    @cached_property
+    def staged_by(self) -> array:
+        """The last launch of tasks that did not only compute."""
+        return self.detail("batch")
+
+    def detail(self, name: str) -> array:
+        """A per-task column that most runs do not need; zeros at first."""
+        column = self._detail.get(name)
+        if column is None:
+            kind = "i" if name.startswith("preemptions") or name in ("migrations", "batch") else "d"
+            column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
+        return column
+
+    def has(self, name: str) -> bool:
+        """Was this detail ever asked for?"""
+        return name in self._detail
+
+    def staged(self, row: int) -> bool:
+        """Did a launch of this task go through stages, or was it stopped?"""
+        return "batch" in self._detail and self._detail["batch"][row] >= 0
+
+    def computed(self) -> Iterator[tuple[int, float]]:
+        """Rows of tasks, and the device-seconds that the launches written down so far computed for each."""
+        for first in range(0, len(self._rows), WIDTH):
+            row = self._rows[first : first + WIDTH]
+            for member in self._groups.get(first // WIDTH, (int(row[1]),)):
+                yield member, row[BUSY] / row[2]
+        members = iter(self._members)
+        for number in range(len(self._batch_times) // len(BATCH_TIMES)):
+            _, count, _, _, _, queue, first = self._batch_numbers[7 * number : 7 * number + 7]
+            busy = self._batch_times[len(BATCH_TIMES) * number + BATCH_TIMES.index("busy")]
+            rows = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else (
+                [next(members) for _ in range(count)])  # fmt: skip
+            for member in rows:
+                yield member, busy / count
+
+    def lose(self, rows: list[int]) -> None:
+        """What these launches computed has been lost after all."""
+        for row in rows:
+            self._rows[row * WIDTH + LOST] = self._rows[row * WIDTH + BUSY]
+
+    def launch(
+        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
+        lost: float = 0.0,
+    ) -> int:  # fmt: skip
+        """A row for one launch that was not both plain and complete; returns its number.
+
+        times: its start, upload, compute and the start of its download, NaN where they were not.
+        """
+        tasks = launch.tasks
+        self._rows.extend((
+            launch.number, tasks[0].index, len(tasks), launch.position, self.place_code(launch.placement, launch.cores),
+            outcome, launch.decided, *times, end, busy, energy, lost,
+        ))  # fmt: skip
+        number = len(self._rows) // WIDTH - 1
+        if len(tasks) > 1:
+            self.batched = True
+            self._groups[number] = tuple(task.index for task in tasks)
+            if launch.fusion is not None:
+                self.fused[launch.number] = launch.fusion.rows, launch.fusion.saved
+        elif outcome == LAUNCH_COMPLETED:
+            self.staged_by[tasks[0].index] = launch.number
+        return number
+
+    def energy_of_launches(self, first: int) -> array:
+        """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
+        return self._rows[first * WIDTH + ENERGY :: WIDTH]
+
+    def batch(
+        self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
+    ) -> None:
+        """A row for a launch of requests that was not stopped; the rows of its requests follow from it."""
+        terms = launch.terms
+        requests = terms.requests
+        place = self.place_code(launch.placement, launch.cores)
+        self._batch_numbers.extend(
+            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, terms.first)
+        )
+        self._batch_times.extend((launch.decided, *times, end, busy, energy))
+        if requests.count > 1:
+            self.batched = True
+        if terms.first < 0:
+            self._members.extend([task.index for task in launch.tasks])
+
+    def period(
+        self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,
+        energy: float,
+    ) -> None:  # fmt: skip
+        """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
+        self._groups[len(self._rows) // WIDTH] = ()  # what its requests received is counted by itself
+        self._rows.extend((number, task, members, 0, place, outcome, *times, busy, energy, 0.0))
+        self.batched = True
+
+    def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
+        """The number by which a new replica stands in the rows of its steps."""
+        self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
+        return len(self._replicas) - 1
+
+    def token_gap(self, time: float, before: float) -> None:
+        """A token came, and the one before it at another time than those of the other sequences."""
+        self._gaps.extend((time, time - before))
+
+    def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
+        """Requests of a slice end without having run."""
+        self._gone.append((queue, first, count, status, time, reason))
+
+    def _write_batches(self) -> None:
+        """Columns of launches, and the rows of requests that follow from their batches."""
+        services = self.run.services
+        for queue, first, count, status, time, reason in self._gone:
+            rows = services[queue].rows[first : first + count]
+            writable(self.status)[rows] = status
+            writable(self.finish)[rows] = time
+            self.reasons.update(dict.fromkeys(rows.tolist(), reason))
+        table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if len(self._rows) else np.empty((WIDTH, 0))
+        for name, column in zip(ROW, table, strict=True):
+            self._launches[name] = column.astype("q") if name in ROW[:6] else column
+        self._account_completed()
+        if not len(self._batch_numbers):
+            return
+        self._lean = self.batched and not len(self._rows) and not self._detail
+        numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
+        times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
+        batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
+        count, first, queue = batch["members"], batch["first"], batch["queue"]
+        ends = np.cumsum(count)
+        whose = np.repeat(np.arange(len(count)), count)
+        rows = np.empty(int(ends[-1]), dtype=np.int64)
+        sliced = np.repeat(first >= 0, count)
+        rows[~sliced] = np.frombuffer(self._members, dtype="q") if len(self._members) else []
+        offset = np.arange(len(rows)) - np.repeat(ends - count, count) + np.repeat(first, count)
+        for number, service in enumerate(services):
+            here = sliced & (queue == number)[whose]
+            rows[here] = service.rows[offset[here]]
+        del offset, sliced
+        leader = rows[ends - count]
+        self._fill(batch, rows, whose)
+        batch |= {"task": leader, "lost": np.zeros(len(count))}
+        for name, column in self._launches.items():
+            self._launches[name] = np.concatenate([column, batch[name]])
+
+    def _account_completed(self) -> None:
+        """Stage times and energy of tasks whose last launch was of one task and ended well: they count in full."""
+        rows = self._launches
+        single = rows["outcome"] == LAUNCH_COMPLETED
+        single[list(self._groups)] = False
+        ended = np.flatnonzero(single)
+        if not len(ended):
+            return
+        tasks = rows["task"][ended]
+        own = writable(self.detail("batch"))[tasks] == rows["launch"][ended]
+        ended, tasks = ended[own], tasks[own]
+        writable(self.detail("energy"))[tasks] += rows["energy"][ended]
+        for name, (since, until) in STAGE_SPANS.items():
+            writable(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
+
+    def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
+        """Columns of requests from those of their batches."""
+        ended = batch["outcome"] == LAUNCH_COMPLETED
+        done, of = rows[ended[whose]], whose[ended[whose]]
+        start = writable(self.start)
+        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
+        writable(self.mode)[rows] = batch["mode"][whose]
+        writable(self.place)[rows] = batch["place"][whose]
+        writable(self.detail("batch"))[rows] = batch["launch"][whose]
+        back = np.array([service.response_delay for service in self.run.services])[batch["queue"]]
+        finish = (batch["end"] + back)[of]
+        writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
+        writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
+        if self._lean:
+            return  # the stages of requests follow from those of their batches when asked for
+        writable(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
+        for name, since, until in (
+            ("upload", "upload_start", "upload_end"),
+            ("compute", "compute_start", "compute_end"),
+            ("download", "download_start", "end"),
+        ):
+            writable(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
+
+    def record(self, end: float, stats: dict[str, float]) -> Record:
+        """Everything, as arrays.  Called once, after the run."""
+        run = self.run
+        tasks = run.tasks
+        self._write_batches()
+        start, finish = as_array(self.start, "d"), as_array(self.finish, "d")
+        mode, place, status = as_array(self.mode, "h"), as_array(self.place, "i"), as_array(self.status, "b")
+        if self.ready is not None:
+            ready = as_array(self.ready, "d")
+        elif (status == NOT_ARRIVED).any():
+            ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
+        else:
+            ready = tasks.arrival
+        delays = [(one.rows, one.request_delay) for one in run.services]
+        delays += [(one.rows, one.request_delay) for one in run.language]
+        for rows, delay in delays:
+            if delay:  # a request is ready when it has come to the node
+                ready = ready.copy()
+                ready[rows] += delay
+        if len(self._launches["launch"]):
+            for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
+                self.detail(name)
+        detail = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._detail.items()}
+        launches = None
+        if len(self._launches["launch"]):
+            launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
+            plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
+            if not self._lean:
+                detail["compute"][plain] = (finish - start)[plain]
+        return Record(
+            input=run,
+            end=end,
+            status=status,
+            ready=ready,
+            start=start,
+            finish=finish,
+            mode=mode,
+            place=place,
+            places=self._places.table(),
+            upload=detail.get("upload"),
+            compute=detail.get("compute"),
+            download=detail.get("download"),
+            preemptions=detail.get("preemptions"),
+            migrations=detail.get("migrations"),
+            energy=self._energy(detail, status, start, finish, mode),
+            batch=detail.get("batch") if self.batched else None,
+            first_token=None if self._first_token is None else as_array(self._first_token, "d"),
+            reasons=self.reasons,
+            launches=launches,
+            steps=step_columns(self.steps) if self._replicas else None,
+            token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None,
+            replicas=self._replicas,
+            preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
+                            if f"preemptions_{name}" in detail},
+            cached_tokens=detail.get("cached_tokens"),
+            device_log=sorted(self.device_log, key=lambda row: row[0]),
+            holds=self.holds,
+            fused=self.fused,
+            stats=stats,
+        )
+
+    def _merged_launches(
+        self,
+        start: np.ndarray,
+        finish: np.ndarray,
+        mode: np.ndarray,
+        place: np.ndarray,
+        status: np.ndarray,
+        batch: np.ndarray | None,
+        end: float,
+    ) -> dict[str, np.ndarray]:
+        """The written rows, and one for each task that ran plainly (those were not written)."""
+        assert batch is not None
+        rows, tasks = self._launches, self.run.tasks
+        running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
+        # What has no place was answered from a cache.
+        plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
+        began = start[plain]
+        over = np.where(running[plain], end, finish[plain])
+        added: dict[str, Any] = {
+            "launch": -1, "task": plain, "members": 1, "mode": mode[plain], "place": place[plain],
+            "outcome": np.where(running[plain], LAUNCH_RUNNING, LAUNCH_COMPLETED), "decided": began, "start": began,
+            "upload_start": NAN, "upload_end": NAN, "compute_start": began, "compute_end": over,
+            "download_start": NAN, "end": over, "energy": NAN, "lost": 0.0,
+        }  # fmt: skip
+        added["busy"] = (over - began) * width(tasks, plain, mode)
+        merged = {
+            name: np.concatenate([column, np.broadcast_to(np.asarray(added[name], column.dtype), plain.shape)])
+            for name, column in rows.items()
+        }
+        first = len(rows["energy"])
+        merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
+        order = np.lexsort((merged["task"], merged["decided"]))
+        return {name: column[order] for name, column in merged.items()}
+
+    def _energy(
+        self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
+    ) -> np.ndarray | None:
+        if "energy" not in detail:
+            return None
+        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
+        if not len(plain):
+            return detail["energy"]
+        energy, tasks = detail["energy"].copy(), self.run.tasks
+        energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
+        return energy

@@ -1,0 +1,104 @@
+"""When the policy is asked, and when a run is over."""
+
+from __future__ import annotations
+
+import math
+
+from sim.engine.core.complaints import deadlock, illegal
+from sim.engine.core.state import RunState
+from sim.engine.kernel.clock import TIMER, Timer
+from sim.policy.contract import Wait
+
+LOOP_LIMIT = 10_000
+"""Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
+
+
+class Rounds:
+    """Rounds of decisions: what makes one due, and what tells that a policy goes in circles."""
+
+    def __init__(self, state: RunState):
+        self.state = state
+        self.clock = state.clock
+        self._wake = Timer(self._woken)
+        self._idle_wakes = 0
+
+    def advance(self) -> bool:
+        """Go to the next round, in which the policy is asked; False when the run is over.
+
+        Until the policy says otherwise it is asked after every change.
+        """
+        state, clock = self.state, self.clock
+        if not clock.advance():
+            return False
+        clock.round_due = False
+        state.rounds += 1
+        now = clock._now
+        if now != state.instant:
+            state.instant = now
+            state.settled = state.decisions
+        state.wake_on = "change"
+        if self._wake.entry >= 0:
+            clock.cancel(self._wake)
+        return True
+
+    def changed(self, cause: str) -> None:
+        """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
+        wake_on = self.state.wake_on
+        if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
+            self.clock.round_due = True
+
+    def wait(self, decision: Wait) -> None:
+        """The policy waits, for a time or for something to happen."""
+        state = self.state
+        state.wake_on = decision.on
+        state.certain = decision.certain
+        if state.capacity.budgets and state.waiting:
+            state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
+        until = decision.until
+        if until == math.inf:
+            if self._wake.entry >= 0:
+                self.clock.cancel(self._wake)
+            return
+        if not until > self.clock._now:
+            raise illegal(state, f"waits until t = {until:g} s, which is not later than now")
+        # A run with a horizon lasts until then, and devices take power: whoever puts them to sleep is heard as well.
+        if self._here() or state.sources.to_come or state.input.horizon < math.inf:
+            self.clock.again(until, TIMER, self._wake)
+
+    def wake(self) -> None:
+        """Ask the policy, as its own timer does."""
+        self._woken(self._wake)
+
+    def _woken(self, _: Timer) -> None:
+        """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
+        state = self.state
+        self.clock.round_due = True
+        if state.running or state.sources.to_come or state.iterating or not state.waiting:
+            self._idle_wakes = 0
+            return
+        self._idle_wakes += 1
+        if self._idle_wakes > LOOP_LIMIT:
+            raise deadlock(state)
+
+    def look_for_loop(self) -> None:
+        """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
+        state = self.state
+        made = state.decisions - state.settled
+        if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):
+            raise illegal(state, f"made {made:,} decisions at one instant and no task came to an end: it loops")
+
+    def look_whether_drained(self) -> None:
+        """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run.
+
+        One with a horizon lasts until then: devices still idle, sleep, fail and take power.
+        """
+        state = self.state
+        if state.input.horizon < math.inf:
+            return
+        if not (self._here() or state.sources.to_come):
+            self.clock.end = math.nextafter(self.clock._now, math.inf)
+
+    def _here(self) -> bool:
+        """Is any task in the system?"""
+        state = self.state
+        return bool(state.running or state.waiting or state.deferred or state.requests_left or state.iterating)

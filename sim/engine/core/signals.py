@@ -1,0 +1,37 @@
+"""The calls upward: what a part that others build on has to tell, in one table that the whole run fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.engine.flight.launch import Launch
+from sim.model.tasks import Task
+
+
+class Signals:
+    """Who is told of what.  Everything else in the engine is called from above."""
+
+    __slots__ = (
+        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialised", "slowed", "imagine",
+    )  # fmt: skip
+
+    launch_completed: Callable[[Launch, tuple[float, ...]], None]
+    """A launch with a timetable has ended well, at these times."""
+    task_completed: Callable[[Task], None]
+    """A task has been done without a launch of its own."""
+    task_ended: Callable[[Task, int, str], None]
+    """A task does not run (any more): with which status, and why."""
+    generated: Callable[[Task], None]
+    """A request to a language model has its last token."""
+    kill: Callable[[Launch, str], None]
+    """A launch is to end now, and its tasks as failed, for a reason."""
+    materialised: Callable[[Launch], None] | None
+    """A launch that only computed so far has a timetable from now on."""
+    slowed: Callable[[Launch], None] | None
+    """A launch that only computed so far may end later than it was to."""
+    imagine: Callable[..., Any]
+    """A policy wants to see what may come of the run (`View.fork`)."""
+
+    def __init__(self) -> None:
+        self.materialised = self.slowed = None

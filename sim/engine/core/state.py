@@ -1,0 +1,98 @@
+"""The state of a run: what the parts of the engine share, as data.  Each part is given it, and changes what is its own.
+
+It has no behavior: copies of it (`sim.engine.fork`) run on by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.engine.core.recorder import Recorder
+from sim.engine.flight.contention import Network
+from sim.engine.flight.launch import Launch
+from sim.engine.flight.links import Links
+from sim.engine.flight.places import Places
+from sim.engine.kernel.clock import Clock
+from sim.engine.queues.sources import Graph, Patience, Sources
+from sim.engine.resources.capacity import Capacity
+from sim.model.cluster import Device
+from sim.model.record import RunInput
+from sim.model.tasks import Task, Tasks
+from sim.policy.contract import Scheduler
+
+
+@dataclass(slots=True, eq=False)
+class RunState:
+    """What changes in a run, and where it is kept."""
+
+    input: RunInput
+    tasks: Tasks
+    scheduler: Scheduler
+    clock: Clock
+    capacity: Capacity
+    links: Links
+    places: Places
+    recorder: Recorder
+    graph: Graph | None
+    steady: bool
+    """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
+
+    network: Network | None = None
+    """Links that jobs over several nodes share, where there are such jobs."""
+    sources: Sources = field(init=False)
+    patience: Patience | None = None
+    queues: list[Any] = field(default_factory=list)
+    """Of requests to services, in the order of the services."""
+    queue_of: dict[Any, Any] = field(default_factory=dict)
+    """The same by shape."""
+
+    running: dict[int, Launch] = field(default_factory=dict)
+    """Launches in flight by number, in the order of their start."""
+    waiting: dict[int, Task] = field(default_factory=dict)
+    """Tasks that wait, by row, in the order in which they became ready."""
+    lost_items: dict[int, None] = field(default_factory=dict)
+    """Items that had a copy nowhere after a failure."""
+    held: dict[int, str] = field(default_factory=dict)
+    """Why policies keep tasks waiting, by row, as far as they say."""
+
+    last_launch: int = 0
+    """Number of the last launch (or prefetch), in start order."""
+    ended: int = 0
+    deferred: int = 0
+    """Tasks that will be seen again: admission is asked anew, or a request or its response is on its way."""
+    requests_left: int = 0
+    """Requests without an object of their own that have not ended, those to come included."""
+    iterating: int = 0
+    """Requests to language models that have arrived and not ended."""
+
+    rounds: int = 0
+    decisions: int = 0
+    settled: int = 0
+    """Decisions made before this instant, or before the last task ended."""
+    instant: float = -1.0
+    """Of the last round."""
+    wake_on: str = "change"
+    """What the policy waits for besides time: change, fit, release or ready."""
+    certain: float = -math.inf
+    """Until when a policy that waits for `fit` need not be asked about tasks that fit nowhere."""
+    may_strand: bool = False
+    """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
+    closed: bool = False
+    planning: float = math.nan
+    """Seconds that a planner took before the clock started."""
+
+
+def launches_on(state: RunState, device: Device) -> list[Launch]:
+    """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
+    return [launch for launch in state.running.values() if device in launch.placement.devices]
+
+
+def lost_input(state: RunState, task: Task) -> str | None:
+    """The name of an item the task reads of which no copy is left and that no task will write again."""
+    places = state.places
+    for item in task.reads:
+        if item in state.lost_items and not places.where[item] and item not in task.writes:
+            return places.items[item].name
+    return None

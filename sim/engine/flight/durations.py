@@ -1,0 +1,73 @@
+"""How long a launch computes: by the truth, and by what policies may know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sim.engine.flight.launch import Launch
+from sim.model.curves import layout_of
+from sim.model.fusion import Fusion, fused_seconds
+from sim.model.tasks import Mode, Task
+
+
+def work(launch: Launch) -> float:
+    """Compute seconds a launch has before it at rate 1: truth, less what is done."""
+    return _seconds(launch, False)
+
+
+def planned(launch: Launch) -> float:
+    """Estimated compute seconds of a launch as it looked when it started."""
+    table = launch.table
+    if table is None:
+        return _seconds(launch, True)
+    if table.planned != table.planned:
+        table.planned = _seconds(launch, True)
+    return table.planned
+
+
+def _seconds(launch: Launch, estimated: bool) -> float:
+    """Compute seconds of a launch at rate 1: by estimate, or true; less what is done."""
+    mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
+    if launch.fusion is not None and tasks:
+        return seconds_of(tasks, launch.fusion, mode.parts, estimated)
+    if terms is not None and tasks is None:
+        queue, count = terms.requests.queue, terms.requests.count
+        members = queue.seconds(launch.position, terms.first, count, estimated)
+        seconds = mode.base(terms.requests.size) + (members + terms.padding)
+        return seconds if estimated else seconds * terms.compute
+    assert tasks is not None
+    if terms is None and len(tasks) == 1:
+        task = tasks[0]
+        if mode.curve is not None:
+            whole = task.estimates[launch.position] if estimated else task._time[launch.position]
+            return whole * mode.curve.left(layout_of(launch.placement.devices), task.done if estimated else task._done)
+        if estimated:
+            return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
+        return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
+    base = mode.fixed if terms is None else mode.base(terms.requests.size)
+    if estimated:
+        works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in tasks]
+        padding = 0.0 if terms is None else terms.padding
+        return base * max(1.0 - task.done for task in tasks) + (math.fsum(works) + padding)
+    times = [task._time[task.shape.position[mode]] * (1.0 - task._done) for task in tasks]
+    fixed = base * max(1.0 - task._done for task in tasks)
+    members = math.fsum(times)
+    return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute
+
+
+def reached(launch: Launch, seconds: float, estimated: bool) -> float:
+    """What is done of a launch's one task, whose mode has a curve, after computing for these seconds at rate 1."""
+    mode, task = launch.placement.mode, launch.task
+    assert mode.curve is not None
+    whole = task.estimates[launch.position] if estimated else task._time[launch.position]
+    done = task.done if estimated else task._done
+    return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
+
+
+def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:
+    """Compute seconds of tasks launched as one kernel."""
+    positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
+    own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
+    left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+    return fused_seconds(tasks[0]._table, fusion, positions, modes, own, left)

@@ -1,0 +1,348 @@
+"""A launch and its timetable: data only.  What happens to them is in `sim.engine.launching.launches`.
+
+Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
+one launch at a time needs nothing but that entry; any other has a `Timetable`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sim.engine.flight.links import Line
+from sim.engine.kernel.clock import Timer
+from sim.model.cluster import Device
+from sim.model.fusion import Fusion
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Task
+from sim.policy.contract import Requests
+
+NAN, INF = math.nan, math.inf
+
+BEFORE, UPLOAD, RESTORE, QUEUED, COMPUTE, DOWNLOAD, OVER = range(7)
+STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute", "download", "over")
+
+END, READY, TURN, JOIN, COMPUTED = range(5)
+"""What the pending entry of a launch stands for: its end; its devices are ready; a copy engine is its own, and the
+transfer needs events of its own; it begins to share a compute engine; it has computed, and others must be told."""
+
+
+class Launch(Timer):
+    """One or more tasks running in one mode on one placement.
+
+    The tasks of a batch of requests become objects when they are first looked at.
+    """
+
+    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "table", "_tasks")
+    # Set where the launch is made.
+    cores: int
+    """Bitmask of the cores it took (a CPU launch)."""
+    position: int
+    """Of its mode in the first task's shape."""
+    fusion: Fusion | None = None
+    """Of several tasks launched as one kernel (`FusedLaunch`)."""
+
+    def position_of(self, member: int) -> int:
+        """The mode of one of its tasks, in its shape."""
+        return self.position
+
+    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+                 now: float):  # fmt: skip
+        self.entry = -1
+        self.then = then
+        self.number = number
+        self.placement = placement
+        self.decided = now
+        self.terms: Terms | None = None
+        self.table: Timetable | None = None
+        self._tasks: tuple[Task, ...] | None = tasks
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Its tasks as objects; none once it is over."""
+        tasks = self._tasks
+        if tasks is None:
+            terms = self.terms
+            assert terms is not None
+            tasks = self._tasks = terms.requests.queue.members(terms.first, terms.requests.count)
+            for task in tasks:
+                task.state = RUNNING
+                task._launch = self
+        return tasks
+
+    @property
+    def task(self) -> Task:
+        """The first of its tasks."""
+        return self.tasks[0]
+
+    @property
+    def count(self) -> int:
+        """How many tasks it has."""
+        return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
+
+    def __lt__(self, other: Launch) -> bool:
+        return self.number < other.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class FusedLaunch(Launch):
+    """Several tasks launched as one kernel, each in a mode of its own: `fusion` is what becomes of their data."""
+
+    __slots__ = ("fusion",)
+
+    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+                 now: float, fusion: Fusion):  # fmt: skip
+        super().__init__(then, number, tasks, placement, now)
+        self.fusion = fusion
+        self.position = self.position_of(0)
+
+    def position_of(self, member: int) -> int:
+        """See `Launch.position_of`."""
+        assert self._tasks is not None
+        return self._tasks[member].shape.position[self.placement.mode.parts[member]]
+
+
+class Terms:
+    """What a batch of requests has besides its members: padding and noise.
+
+    `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
+    time × its factor (`up`, `compute`, `down`).  `first`: position of the first request in its service, if the batch
+    is a slice of it whose requests have no objects yet; else -1.
+    """
+
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "oldest")
+
+    def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
+        self.requests = requests
+        self.extra = requests.size - requests.count
+        self.padding = padding
+        self.up, self.compute, self.down = factors
+        self.first = -1
+        self.oldest = oldest
+        """When its oldest request arrived at the node."""
+
+
+class Part:
+    """One accelerator's part of a transfer stage: its turn at a copy engine.
+
+    `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
+    A transfer with a private `line` lasts as long as its bytes tell.  Any other one begins with an event, moves its
+    `legs` one by one, and its end is not known before it comes.
+    """
+
+    # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
+    size = seconds = 0.0
+    line: Line | None = None
+    ask = at = until = INF
+    begun = False
+    """Has a transfer without a private line had its turn?"""
+    settled = False
+    """Can what must be uploaded not change until its turn comes?"""
+    moved = True
+    """Was there anything to move when its turn came?"""
+    legs: Sequence[Any] = ()
+    flow: Any = None
+
+    def __init__(self, owner: Any, lane: Lane | None, device: Device):
+        self.owner = owner
+        self.number: int = owner.number
+        self.lane = lane
+        self.device = device
+
+    @property
+    def open(self) -> bool:
+        """Must it be begun, once it has its turn?"""
+        return self.line is None and not self.begun
+
+    def over(self, start: float) -> float:
+        """When the transfer is done if it begins at `start`."""
+        line = self.line
+        if line is None:
+            return INF
+        # As `Links.send` calculates it.
+        size, seconds = self.size, self.seconds
+        delay = line.latency if size else 0.0
+        if line.rate == INF:
+            delay += seconds
+            return start + delay if delay else start
+        if seconds:
+            size += seconds * line.rate
+        if delay:
+            start += delay
+        return start + size / line.rate if size else start
+
+
+class Timetable:
+    """When the stages of a launch begin and end, as far as is known: inf where it is not, NaN for no such stage.
+
+    Times up to now have happened; later ones hold until something changes them.  `left` is the compute time still to
+    do at rate 1, true at `updated`; `total` what it was at the start.  `compute_end` of a launch that shares its
+    accelerator (`group`) is inf until it comes; `finish_at` is when it would come at the present rates.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    """Of its accelerators."""
+    open_at = 0.0
+    """When its devices are ready, evictions aside."""
+    blocked = 0
+    """Evictions that must end before it may begin."""
+    prepared = True
+    """Is it known what must be uploaded?"""
+    up: tuple[Part, ...] = ()
+    down: tuple[Part, ...] = ()
+    restore = 0.0
+    """Seconds to restore saved state, between `uploaded` and `ready`."""
+    uploaded = ready = compute_start = compute_end = end = updated = finish_at = INF
+    busy = energy = busy_rate = watts = 0.0
+    rate = 1.0
+    done = 0.0
+    """Compute seconds done by `updated`, told without a look at what is left."""
+    group: ShareGroup | None = None
+    items: tuple[int, ...] = ()
+    traffic: Any = None
+    """What it sends to other nodes (`sim.engine.flight.contention.Member`), if it is on several."""
+    stepwise = False
+    """Must anything be done for it between its start and its end?"""
+    armed = INF
+    """When its entry is due, and below what for."""
+    due = END
+    joined = computed = False
+    """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
+    estimate: tuple[float, float] | None = None
+    """Seconds of its upload and download as policies may know them, once asked for."""
+    planned = NAN
+    """Estimated seconds of computing, once asked for."""
+
+    def __init__(self, begin: float, work: float):
+        self.begin = begin
+        """When its devices are ready for its first stage."""
+        self.total = self.left = work
+
+    def stage(self, now: float) -> int:
+        """The stage in which the launch is."""
+        if self.compute_start <= now:
+            return COMPUTE if self.compute_end > now else DOWNLOAD
+        if self.begin > now:
+            return BEFORE
+        if self.uploaded > now:
+            return UPLOAD
+        return RESTORE if self.ready > now else QUEUED
+
+    @property
+    def upload_start(self) -> float:
+        """When the first of its uploads begins or began; NaN if it has none."""
+        return min([part.at for part in self.up if part.moved], default=NAN)
+
+    @property
+    def download_start(self) -> float:
+        return min([part.at for part in self.down], default=NAN)
+
+    def times(self, now: float) -> tuple[float, ...]:
+        """What has happened by now: start, upload, compute, and the start of the download; NaN what has not."""
+        up = self.upload_start
+        up = up if up <= now else NAN
+        uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
+        began = self.compute_start if self.compute_start <= now else NAN
+        start = up
+        if start != start:
+            start = self.uploaded if self.restore and self.uploaded <= now else began
+        computed = self.compute_end if self.compute_end <= now else NAN
+        down = self.download_start
+        return start, up, uploaded, began, computed, down if down <= now else NAN
+
+    def all_times(self) -> tuple[float, ...]:
+        """`times` of a launch that has ended well."""
+        up, down = self.up, self.down
+        began = self.compute_start
+        if not up:
+            start, uploaded, begun = NAN, NAN, self.uploaded if self.restore else began
+        elif len(up) == 1 and up[0].moved:
+            start = begun = up[0].at
+            uploaded = self.uploaded
+        else:
+            return self.times(INF)
+        last = NAN if not down else down[0].at if len(down) == 1 else self.download_start
+        return begun, start, uploaded, began, self.compute_end, last
+
+    def busy_by(self, now: float) -> float:
+        """Device-seconds computed by now."""
+        return self.busy + self.busy_rate * self._since(now)
+
+    def energy_by(self, now: float) -> float:
+        """Joules above idle by now."""
+        return self.energy + self.watts * self._since(now)
+
+    def _since(self, now: float) -> float:
+        """Seconds computed since `busy` and `energy` were brought up to date."""
+        if self.computed or self.updated > now:
+            return 0.0
+        return min(now, self.compute_end) - self.updated
+
+
+class History:
+    """What a task keeps from its former launches."""
+
+    __slots__ = ("rows", "saved_at", "saved_by", "checkpoint", "last_device")
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        """Rows (sim.engine.core.recorder) of stopped launches whose work is kept so far."""
+        self.saved_at: int | None = None
+        """The location (sim.engine.flight.places) of its saved state, if it has one."""
+        self.saved_by = 0.0
+        """The time from which that state is there."""
+        self.last_device = -1
+        """The (first) device on which it last computed."""
+        self.checkpoint = 0.0
+        """The finished fraction that is safe."""
+
+
+class ShareGroup(Timer):
+    """Launches computing side by side on one accelerator that slows them: one pending event, the next finish."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, then: Callable[[Any], None]):
+        super().__init__(then)
+        self.members: list[Launch] = []
+
+
+class Lane:
+    """One accelerator: what is in flight, and when its three engines will have served it (inf: not known)."""
+
+    __slots__ = (
+        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
+        "sliced", "simple", "regular", "fetching",
+    )  # fmt: skip
+
+    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool):
+        self.flights: list[Launch] = []
+        """Launches with a timetable, in start order."""
+        self.uploads: list[Part] = []
+        self.downloads: list[Part] = []
+        self.upload = self.ready = self.compute = self.download = 0.0
+        self.group = group
+        """Of an accelerator on which launches slow each other."""
+        self.computing: list[Launch] = []
+        """Its members, and gangs that take part."""
+        self.share = 0
+        """Sum of their shares (millionths)."""
+        self.sliced = sliced
+        """Does it take turns, so that any number of launches may compute?"""
+        self.simple = simple
+        """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
+        self.regular = regular and (simple or group is not None)
+        """Or such as share it with others, and are on no other?"""
+        self.fetching = 0
+        """Prefetches under way."""
+
+    def idle(self, now: float) -> bool:
+        """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""
+        if self.flights or self.uploads or self.downloads:
+            return False
+        self.upload = self.compute = self.download = now
+        self.ready = 0.0
+        return True

@@ -1,0 +1,300 @@
+"""Where copies of data items lie, and what a start must bring, reserve and evict.
+
+A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited;
+those in accelerator memory are, and are evicted least recently used first when a launch needs the room.
+An evicted item with no other copy is written back to its host before the newcomer's first stage.
+An item written in the run is dropped everywhere after its last reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sim.engine.flight.links import Links, Pipe
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import Cluster, Device
+from sim.model.tasks import Item, Task, Tasks
+
+Way = tuple[Sequence[Pipe], float]
+
+
+def host(node: int) -> int:
+    """The location of a node's host memory."""
+    return -1 - node
+
+
+class Eviction:
+    """An only copy on its way back to the host: its bytes are occupied until it has arrived there."""
+
+    __slots__ = ("item", "size", "version", "waiters", "gpu")
+
+    def __init__(self, item: int, size: int, version: int):
+        self.item = item
+        self.size = size
+        self.version = version
+        self.waiters: list[Any] = []
+        """Launches and prefetches that need its room."""
+        self.gpu: Any = None
+
+
+class GpuItems:
+    """Items on one accelerator: `resident` in order of use (least recent first), `pins` by launches in flight,
+    `leaving` what is being written back."""
+
+    __slots__ = ("resident", "pins", "unpinned", "leaving", "leaving_bytes")
+
+    def __init__(self) -> None:
+        self.resident: dict[int, None] = {}
+        self.pins: dict[int, int] = {}
+        self.unpinned = 0
+        """Bytes of residents that may be evicted."""
+        self.leaving: list[Eviction] = []
+        self.leaving_bytes = 0
+
+    def leave(self, item: int, size: int, version: int) -> Eviction:
+        eviction = Eviction(item, size, version)
+        self.leaving.append(eviction)
+        self.leaving_bytes += size
+        return eviction
+
+    def gone(self, eviction: Eviction) -> None:
+        if eviction in self.leaving:
+            self.leaving.remove(eviction)
+            self.leaving_bytes -= eviction.size
+
+
+class Places:
+    """All copies of all items."""
+
+    def __init__(self, cluster: Cluster, capacity: Capacity, links: Links, tasks: Tasks):
+        self.cluster = cluster
+        self.capacity = capacity
+        self.links = links
+        self.tasks = tasks
+        self.items: Sequence[Item] = tasks.items
+        self.where: list[dict[int, None]] = []
+        hosts = {host(node.index): None for node in cluster.nodes}
+        self.made: list[bool] = [False] * len(tasks.items)
+        self.readers = [0] * len(tasks.items)
+        """Tasks that read an item and have not ended."""
+        self.writers = [0] * len(tasks.items)
+        self.version = [0] * len(tasks.items)
+        """Grows with every writing, so that bytes under way are not taken for what was written since."""
+        for row in tasks.writes or ():
+            for index in row:
+                self.made[index] = True
+                self.writers[index] += 1
+        for row in tasks.reads or ():
+            for index in row:
+                self.readers[index] += 1
+        for index, item in enumerate(tasks.items):
+            if item.home is not None:
+                self.where.append({host(item.home): None})
+            else:
+                self.where.append({} if self.made[index] else dict(hosts))
+        self._on: dict[int, GpuItems] = {}
+
+    def on(self, device: Device) -> GpuItems:
+        items = self._on.get(device.index)
+        if items is None:
+            items = self._on[device.index] = GpuItems()
+        return items
+
+    # Questions ----------------------------------------------------------------------------------------------
+
+    def present(self, item: int, device: Device) -> bool:
+        """Is there a valid copy where a launch on this device would look for it?"""
+        location = host(device.node) if device.type.kind == "cpu" else device.index
+        return location in self.where[item]
+
+    def missing(self, items: Iterable[int], device: Device) -> list[int]:
+        return [item for item in items if not self.present(item, device)]
+
+    def claim(self, items: Iterable[int], device: Device) -> int:
+        """Bytes of room that pinning these items on an accelerator takes."""
+        pins = self.on(device).pins
+        return sum(self.items[item].size for item in items if item not in pins)
+
+    def source(self, item: int, device: Device) -> int | None:
+        """The location from which a copy comes: this node's host, an accelerator of this node, another
+        node's host, another node's accelerator; None if there is no copy."""
+        best, best_rank = None, 4
+        for location in self.where[item]:
+            on_host = location < 0
+            node = -1 - location if on_host else self.cluster.devices[location].node
+            rank = (0 if node == device.node else 2) + (not on_host)
+            if rank < best_rank:
+                best, best_rank = location, rank
+        return best
+
+    def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
+        """The way from a location to a device, hop by hop: (way, location reached)."""
+        hops: list[tuple[Way, int]] = []
+        if source < 0:
+            node = -1 - source
+        else:
+            origin = self.cluster.devices[source]
+            node = origin.node
+            hops.append((self.links.down(origin), host(node)))
+        if node != device.node:
+            hops.append((self.links.between(node, device.node), host(device.node)))
+        if device.type.kind != "cpu":
+            hops.append((self.links.up(device), device.index))
+        return hops
+
+    # Changes ------------------------------------------------------------------------------------------------
+
+    def pin(self, items: Iterable[int], gpu: GpuState) -> None:
+        """Reserve room on an accelerator for items a launch reads or writes there."""
+        here = self.on(gpu.device)
+        for item in items:
+            size = self.items[item].size
+            if item in here.pins:
+                here.pins[item] += 1
+            else:
+                here.pins[item] = 1
+                gpu.room -= size
+                if item in here.resident:
+                    here.unpinned -= size
+            here.resident.pop(item, None)
+            here.resident[item] = None  # most recently used
+
+    def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
+        """The launch is over: its items stay, evictable, if they are valid copies."""
+        here = self.on(gpu.device)
+        for item in items:
+            here.pins[item] -= 1
+            if here.pins[item]:
+                continue
+            del here.pins[item]
+            size = self.items[item].size
+            gpu.room += size
+            if gpu.device.index in self.where[item]:
+                here.unpinned += size
+            else:
+                here.resident.pop(item, None)
+
+    def evict(self, gpu: GpuState) -> list[int]:
+        """Make the promised room real: forget least recently used items.  Returns those that must first be
+        written back because this was their only copy."""
+        here = self.on(gpu.device)
+        back: list[int] = []
+        for item in list(here.resident):
+            if gpu.room - here.unpinned >= 0:
+                break
+            if item in here.pins:
+                continue
+            del here.resident[item]
+            here.unpinned -= self.items[item].size
+            if len(self.where[item]) == 1:
+                back.append(item)
+            else:
+                del self.where[item][gpu.device.index]
+        return back
+
+    def written_back(self, item: int, gpu: GpuState, version: int) -> None:
+        """The evicted copy has reached the host, unless the item was written anew meanwhile."""
+        copies = self.where[item]
+        if version != self.version[item] or gpu.device.index not in copies:
+            return
+        copies[host(gpu.device.node)] = None
+        if item not in self.on(gpu.device).resident:
+            del copies[gpu.device.index]
+
+    def arrived(self, item: int, location: int, version: int) -> None:
+        """A copy reached a location (on its way or at its end), unless it is out of date by now."""
+        if version == self.version[item] and self.where[item]:
+            self.where[item][location] = None
+
+    def written(self, item: int, location: int) -> None:
+        """A task wrote the item there: all other copies are void."""
+        self.version[item] += 1
+        for other in self.where[item]:
+            if other >= 0 and other != location:
+                self._forget(item, other)
+        self.where[item] = {location: None}
+
+    def brought_home(self, item: int, location: int) -> None:
+        """The final copy was downloaded; the device's is not needed any more."""
+        for other in self.where[item]:
+            if other >= 0:
+                self._forget(item, other)
+        self.where[item] = {location: None}
+
+    def final(self, item: int, by: Sequence[Task]) -> bool:
+        """Will nobody but these tasks, which are about to end, read or write the item again?"""
+        own_reads = sum(item in task.reads for task in by)
+        own_writes = sum(item in task.writes for task in by)
+        return self.readers[item] <= own_reads and self.writers[item] <= own_writes
+
+    def ended(self, task: Task) -> None:
+        """A task is over: items without a reader or writer to come are dropped, results brought home stay."""
+        for item in task.writes:
+            self.writers[item] -= 1
+        for item in task.reads:
+            self.readers[item] -= 1
+            unused = not self.readers[item] and not self.writers[item]
+            if unused and self.made[item] and item not in task.writes:
+                self.discard(item)
+
+    def discard(self, item: int) -> None:
+        for location in self.where[item]:
+            if location >= 0:
+                self._forget(item, location)
+        self.where[item] = {}
+
+    def lose(self, device: Device) -> list[int]:
+        """A device failed: its copies are gone.  Returns the items that have no copy left and are still wanted."""
+        lost = []
+        here = self.on(device)
+        for item, copies in enumerate(self.where):
+            if device.index in copies:
+                del copies[device.index]
+                self._forget(item, device.index)
+                if not copies and self.readers[item]:
+                    lost.append(item)
+        here.leaving.clear()
+        here.leaving_bytes = 0
+        return lost
+
+    def drop(self, item: int, device: Device) -> str | None:
+        """A policy's Drop: why not, or None once done."""
+        if not 0 <= item < len(self.items):
+            return "there is no such item"
+        copies = self.where[item]
+        if device.index not in copies:
+            return f"{device} holds no copy of {self.items[item].name}"
+        if item in self.on(device).pins:
+            return f"{self.items[item].name} is in use on {device}"
+        if len(copies) == 1:
+            return f"{device} holds the only copy of {self.items[item].name}"
+        self._forget(item, device.index)
+        del copies[device.index]
+        return None
+
+    def _forget(self, item: int, location: int) -> None:
+        here = self._on.get(location)
+        if here is None or item not in here.resident or item in here.pins:
+            return  # a pinned copy gives its room back when it is unpinned
+        del here.resident[item]
+        here.unpinned -= self.items[item].size
+
+
+def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
+    """Items that some tasks read or write, each once, in order."""
+    return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
+
+
+def reads(tasks: Sequence[Task]) -> list[int]:
+    """Items that a launch reads, each once, in order."""
+    if len(tasks) == 1:
+        return list(tasks[0].reads)
+    return list(dict.fromkeys(item for task in tasks for item in task.reads))
+
+
+def kept_there(task: Task, device: Device) -> bool:
+    """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
+    history = task._history
+    return history is not None and history.last_device == device.index and device.type.preemption.rate is not None

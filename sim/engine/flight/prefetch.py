@@ -1,0 +1,114 @@
+"""Prefetches: copies of items that a policy has brought to an accelerator before anything needs them there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.engine.flight.launch import INF, Part
+from sim.engine.flight.places import Way
+from sim.engine.flight.transfers import Transfers
+from sim.engine.kernel.clock import FINISH, Timer
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import Device
+
+
+def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
+    """Bring a copy to an accelerator in its upload engine's turn (`number` orders it among launches);
+    why not, or None."""
+    if not 0 <= item < len(transfers.places.items):
+        return "there is no such item"
+    state = transfers.capacity.of[device.index]
+    if not isinstance(state, GpuState):
+        return "it is no accelerator"
+    if not state.up or state.asleep or not state.node.up:
+        return f"it is {'asleep' if state.asleep else 'down'}"
+    if transfers.places.source(item, device) is None:
+        return "nothing has written it yet"
+    if transfers.places.present(item, device):
+        return None
+    if transfers.places.claim([item], device) > state.room:
+        return f"it has room for {state.room:,} bytes only"
+    Fetching(transfers, item, state, number, then).begin()
+    return None
+
+
+class Fetching(Timer):
+    """A prefetch: holds the item's room while its copy is under way, then leaves it there, evictable."""
+
+    __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
+
+    def __init__(self, transfers: Transfers, item: int, gpu: GpuState, number: int, done: Callable[[], None]):
+        super().__init__(self._turn)
+        self.transfers = transfers
+        self.item = item
+        self.gpu = gpu
+        self.number = number
+        self.done = done
+        self.hops: list[tuple[Way, int]] = []
+        self.version = -1
+        self.waiting = 0
+        self.part = Part(self, gpu.lane, gpu.device)
+        self.armed = INF
+
+    def begin(self) -> None:
+        lane = self.gpu.lane
+        self.transfers.places.pin([self.item], self.gpu)
+        self.transfers.capacity.changed(self.gpu)  # its room
+        lane.fetching += 1
+        self.waiting = self.transfers.make_room(self.gpu, self)
+        self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
+        if not self.waiting:
+            self.ask()
+
+    def cleared(self) -> None:
+        self.waiting -= 1
+        if not self.waiting:
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask for the upload engine."""
+        lane = self.gpu.lane
+        self.part.ask = self.transfers.clock._now
+        lane.uploads.append(self.part)
+        lane.uploads.sort(key=lambda part: part.number)
+        self.transfers.asked(self.gpu)
+
+    def arm(self) -> None:
+        """Have the turn at the time at which the engine is free."""
+        part, clock = self.part, self.transfers.clock
+        if part.begun or part.at == self.armed:
+            return
+        self.armed = part.at
+        if part.at <= clock._now:
+            clock.cancel(self)
+            self._turn(self)
+        elif part.at < INF:
+            clock.again(part.at, FINISH, self)
+        else:
+            clock.cancel(self)
+
+    def _turn(self, _: Timer) -> None:
+        self.part.begun = True
+        places = self.transfers.places
+        source = places.source(self.item, self.gpu.device)
+        present = places.present(self.item, self.gpu.device)
+        self.version = places.version[self.item]
+        self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
+        self._hop(None)
+
+    def _hop(self, flow: Any) -> None:
+        places = self.transfers.places
+        if flow is not None:
+            location = self.hops.pop(0)[1]
+            if location < 0 or self.gpu.up:
+                places.arrived(self.item, location, self.version)
+        if self.hops and self.gpu.up:
+            self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
+            return
+        places.unpin([self.item], self.gpu)
+        self.transfers.capacity.changed(self.gpu)
+        self.gpu.lane.fetching -= 1
+        self.gpu.lane.uploads.remove(self.part)
+        self.transfers.asked(self.gpu)
+        self.done()

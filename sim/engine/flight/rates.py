@@ -1,0 +1,207 @@
+"""The rates at which launches compute.
+
+A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown × sharing, and of a
+gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster, or links between its nodes)
+and what others leave of those links (`sim.engine.flight.contention`).
+A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
+share an accelerator have one event between them, the next finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
+from sim.engine.kernel.clock import FINISH, Clock
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import WHOLE, Device, Sharing
+from sim.model.tasks import Mode
+
+Rates = tuple[float, float, float]
+"""(rate, device-seconds computed per second, watts above idle)."""
+
+
+class Speeds:
+    """Rates of launches, and groups of launches that slow each other."""
+
+    def __init__(self, clock: Clock, capacity: Capacity):
+        self.clock = clock
+        self.capacity = capacity
+        self._nominal: dict[Mode, Rates] = {}
+        """Of modes of one device, in its normal state."""
+
+    def plan(self, launch: Launch) -> None:
+        """Set the rate of a launch that will compute, as things stand."""
+        table = launch.table
+        assert table is not None
+        table.rate, table.busy_rate, table.watts = self.of(launch, table)
+
+    def nominal(self, launch: Launch) -> Rates:
+        """Those of a launch on one device that is in its normal state and that nothing else slows."""
+        mode = launch.placement.mode
+        rates = self._nominal.get(mode)
+        if rates is None:
+            rates = self._nominal[mode] = self._reckon(launch)
+        return rates
+
+    def of(self, launch: Launch, table: Timetable) -> Rates:
+        """The launch's rates as things stand."""
+        devices, states = launch.placement.devices, self.capacity.of
+        if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
+            return self.nominal(launch)
+        return self._reckon(launch)
+
+    def _reckon(self, launch: Launch) -> Rates:
+        placement = launch.placement
+        devices = placement.devices
+        mode, parts = placement.mode, placement.parts
+        rate, busy, watts = self._on(launch, devices[0], mode.millicores if parts is None else parts[0])
+        if len(devices) > 1:
+            for position, device in enumerate(devices[1:], 1):
+                factor, part, power = self._on(launch, device, 0 if parts is None else parts[position])
+                busy += part
+                watts += power
+                rate = min(rate, factor)
+            rate *= mode.span_rate(devices)
+            table = launch.table
+            if table is not None and table.traffic is not None:
+                rate *= table.traffic.factor
+        return rate, busy, watts
+
+    def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
+        """What one of its devices makes of a launch; `millicores`: what it holds there, if it is on cores."""
+        mode = launch.placement.mode
+        state = self.capacity.of[device.index]
+        kind = device.type
+        frequency = state.frequency
+        factor = frequency / state.slowdown
+        if mode.on_cpu:
+            part = millicores / 1000
+        else:
+            part = mode.share / WHOLE
+            lane: Lane = state.lane
+            if lane.group is not None:
+                sharing = kind.sharing
+                if not lane.sliced:
+                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
+                    if measured:
+                        factor *= measured
+                    else:
+                        factor /= 1.0 + sharing.interference * (lane.share - mode.share) / WHOLE
+                elif len(lane.computing) > 1:
+                    portion = min(1.0, WHOLE / lane.share)
+                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
+                    factor *= measured or portion * (1.0 - sharing.switch_cost)
+                    part *= portion
+        power = kind.power
+        return factor, part, part * (power.busy - power.idle) * frequency**3
+
+    # Changes --------------------------------------------------------------------------------------------------
+
+    def settle(self, table: Timetable, now: float) -> None:
+        """Bring what is left, busy time and energy to a time at which the launch computes."""
+        elapsed = now - table.updated
+        if elapsed > 0:
+            table.left = max(0.0, table.left - table.rate * elapsed)
+            table.done += table.rate * elapsed
+            table.busy += table.busy_rate * elapsed
+            table.energy += table.watts * elapsed
+        table.updated = now
+
+    def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
+        """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
+        table = launch.table
+        assert table is not None
+        rate, busy, watts = rates or self.of(launch, table)
+        if rate == table.rate and busy == table.busy_rate and watts == table.watts:
+            return False
+        self.settle(table, self.clock._now)
+        table.busy_rate, table.watts = busy, watts
+        if rate != table.rate:
+            table.rate = rate
+            table.finish_at = table.updated + table.left / rate if rate > 0 else INF
+            if table.group is None:
+                table.compute_end = table.finish_at
+        return True
+
+    # Sharing --------------------------------------------------------------------------------------------------
+
+    def join(self, launch: Launch) -> list[Launch]:
+        """The launch begins to compute on accelerators that are shared; the gangs whose end has moved."""
+        table = launch.table
+        assert table is not None
+        groups = []
+        for lane in table.lanes:
+            lane.computing.append(launch)
+            lane.share += launch.placement.mode.share
+            if lane.group is not None:
+                lane.group.members.append(launch)
+                groups.append(lane.group)
+        table.rate = 0.0
+        if table.group is None:
+            self.rerate(launch)
+        return self.regroup(groups)
+
+    def leave(self, launch: Launch) -> list[Launch]:
+        """It computes no longer; the gangs whose end has moved."""
+        table = launch.table
+        assert table is not None
+        groups = []
+        for lane in table.lanes:
+            if launch in lane.computing:
+                lane.computing.remove(launch)
+                lane.share -= launch.placement.mode.share
+                if lane.group is not None:
+                    lane.group.members.remove(launch)
+                    groups.append(lane.group)
+        return self.regroup(groups)
+
+    def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
+        """New rates after a change, and each group's one next event; the gangs whose end has moved."""
+        moved = []
+        for group in groups:
+            soonest = INF
+            alike: dict[Mode, Rates] = {}
+            for member in group.members:
+                table = member.table
+                assert table is not None
+                if table.group is not group:
+                    if self.rerate(member):
+                        moved.append(member)
+                    continue
+                mode = member.placement.mode
+                rates = alike.get(mode)
+                if rates is None:
+                    rates = self._reckon(member)
+                    if not mode.type.sharing.pairs:
+                        alike[mode] = rates
+                self.rerate(member, rates)
+                if table.finish_at < soonest:
+                    soonest = table.finish_at
+            if soonest < INF:
+                self.clock.again(soonest, FINISH, group)
+            else:
+                self.clock.cancel(group)
+        return moved
+
+    def retime(self, state: GpuState | object, launches: Iterable[Launch]) -> list[Launch]:
+        """A device's frequency or speed changed: what computes there gets its new rate; gangs whose end has moved."""
+        now = self.clock._now
+        for launch in launches:
+            table = launch.table
+            assert table is not None
+            if table.compute_start <= now < max(table.compute_end, table.finish_at):
+                self.rerate(launch)
+        if isinstance(state, GpuState) and state.lane.group is not None:
+            return self.regroup([state.lane.group])
+        return []
+
+
+def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
+    """Speed beside the others on an accelerator where it was measured for their classes; 0 where it was not."""
+    speed = 1.0
+    for other in computing:
+        if other is not launch:
+            speed /= sharing.slower.get((launch.task.class_, other.task.class_), INF)
+    return speed

@@ -1,0 +1,320 @@
+"""When the stages of launches begin and end: pure arithmetic on accelerators ("lanes") and what is in flight there.
+
+An accelerator has an upload engine, a compute engine and a download engine.  A copy engine serves one transfer at a
+time: of those that ask for it the one whose launch started first.  The compute engine serves launches in the order
+of their start, side by side as long as their shares fit.  What is not known, the end of a transfer on a shared link
+or of a launch that shares its accelerator, is inf, and inf spreads through `max` and `+` to all that waits for it.
+
+`append` works out the times of a launch that nothing overtakes, in O(1); `again` those of everything on some lanes
+that has not begun, in O(k²) for k launches in flight there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sim.engine.flight.launch import INF, Lane, Launch, Part, Timetable
+from sim.model.cluster import WHOLE
+
+Rate = Callable[[Launch], None]
+"""Sets the rate at which a launch will compute."""
+
+
+def append(lane: Lane, table: Timetable) -> bool:
+    """Times of the launch that starts last on its lane; False if it would overtake another: then `again`."""
+    at = table.begin
+    for part in table.up:
+        part.ask = at
+        if lane.upload > at:
+            at = lane.upload
+        part.at = at
+        part.until = lane.upload = at = part.over(at)
+    table.uploaded = at
+    if table.restore:
+        at += table.restore
+    if at < lane.ready:
+        return False
+    table.ready = lane.ready = at
+    if lane.compute > at:
+        at = lane.compute
+    table.compute_start = table.updated = at
+    table.compute_end = table.finish_at = lane.compute = at = at + table.left / table.rate
+    for part in table.down:
+        part.ask = at
+        if lane.download > at:
+            at = lane.download
+        part.at = at
+        part.until = lane.download = at = part.over(at)
+    table.end = at
+    return True
+
+
+def append_shared(lane: Lane, table: Timetable) -> bool:
+    """The same where launches compute side by side and slow each other, so that their ends are not known yet; False
+    if their shares do not all fit, or what others must still tell is missing: then `again`."""
+    if not all_compute(lane):
+        return False
+    at = table.begin
+    for part in table.up:
+        part.ask = at
+        if lane.upload > at:
+            at = lane.upload
+        part.at = at
+        part.until = lane.upload = at = part.over(at)
+    table.uploaded = table.ready = table.compute_start = table.updated = at
+    if at > lane.ready:
+        lane.ready = at
+    lane.download = INF if table.down else lane.download
+    return True
+
+
+def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
+    """Times of the launch that started last on its lane, whose upload ends now; False if they are not all that has
+    changed there: then `again`."""
+    flights = lane.flights
+    if not lane.simple or flights[-1] is not launch or len(table.up) != 1:
+        return False
+    free = now
+    for other in flights:
+        if other is launch:
+            break
+        before = other.table
+        if before.ready > now or before.compute_end == INF:  # type: ignore[union-attr]
+            return False
+        if before.compute_end > free:  # type: ignore[union-attr]
+            free = before.compute_end  # type: ignore[union-attr]
+    table.uploaded = ready = lane.upload = now
+    if table.restore:
+        ready += table.restore
+    table.ready = lane.ready = ready
+    _begin(launch, table, ready if ready > free else free, rate)
+    lane.compute = table.compute_end
+    for part in table.down:
+        part.ask = table.compute_end
+    lane.download = serve(lane.downloads, now)
+    table.end = table.down[0].until if table.down else table.compute_end
+    return True
+
+
+def download_over(lane: Lane, now: float) -> list[Launch]:
+    """The lane's download engine comes free now, and nothing else has changed there: who waited for it, with its
+    times."""
+    lane.download = serve(lane.downloads, now)
+    waited = []
+    for part in lane.downloads:
+        part.owner.table.end = part.until
+        waited.append(part.owner)
+    return waited
+
+
+def all_compute(lane: Lane) -> bool:
+    """May all that is in flight here compute side by side, so that nothing waits for the compute engine?"""
+    if lane.sliced:
+        return True
+    share = 0
+    for launch in lane.flights:
+        share += launch.placement.mode.share
+    return share <= WHOLE
+
+
+def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
+    """Times of all that has not begun by now on these lanes, and on those that gangs tie to them; both of them."""
+    lanes, flights = together(lanes)
+    for lane in lanes:
+        lane.upload = serve(lane.uploads, now)
+    tables = [(launch, launch.table) for launch in flights if launch.table is not None]
+    for _, table in tables:
+        get_ready(table, now)
+    _compute(tables, lanes, now, rate)
+    for _, table in tables:
+        for part in table.down:
+            part.ask = table.compute_end
+    for lane in lanes:
+        lane.download = serve(lane.downloads, now)
+        ready = 0.0
+        for launch in lane.flights:
+            if launch.table.ready > ready:  # type: ignore[union-attr]
+                ready = launch.table.ready  # type: ignore[union-attr]
+        lane.ready = ready
+    for _, table in tables:
+        down = table.down
+        if not down:
+            table.end = table.compute_end
+        else:
+            table.end = down[0].until if len(down) == 1 else max([part.until for part in down])
+        if table.items and not table.computed:
+            table.end = INF  # what it downloads is known once it has computed
+    return lanes, flights
+
+
+def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
+    """The same for a launch on cores, which waits for no engine."""
+    get_ready(table, now)
+    if now < table.compute_start:
+        table.compute_start = table.compute_end = INF
+        if table.ready < INF:
+            _begin(launch, table, table.ready, rate)
+    table.end = INF if table.items and not table.computed else table.compute_end
+
+
+def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
+    """The lanes that gangs in flight tie to some lanes, and all launches there by number."""
+    if len(lanes) == 1:
+        flights = lanes[0].flights
+        for launch in flights:
+            if len(launch.table.lanes) != 1:  # type: ignore[union-attr]
+                break
+        else:
+            return lanes, list(flights)
+    found = dict.fromkeys(lanes)
+    launches: dict[int, Launch] = {}
+    queue = list(found)
+    for lane in queue:
+        for launch in lane.flights:
+            if launch.number not in launches:
+                launches[launch.number] = launch
+                for other in launch.table.lanes:  # type: ignore[union-attr]
+                    if other not in found:
+                        found[other] = None
+                        queue.append(other)
+    return queue, [launches[number] for number in sorted(launches)]
+
+
+def get_ready(table: Timetable, now: float) -> None:
+    """When the launch has its data and may ask for the compute engine."""
+    if table.compute_start <= now:
+        return
+    if not table.prepared:
+        table.uploaded = table.ready = INF
+        return
+    up = table.up
+    if up:
+        table.uploaded = up[0].until if len(up) == 1 else max([part.until for part in up])
+    else:
+        table.uploaded = table.begin
+    table.ready = table.uploaded + table.restore if table.restore else table.uploaded
+
+
+def serve(parts: Iterable[Part], now: float) -> float:
+    """Turns of a copy engine; when it will have served all that asks.  `parts` are in start order."""
+    free, todo = now, []
+    for part in parts:
+        if part.at <= now and (part.begun or part.line is not None):
+            if part.until > free:
+                free = part.until
+        else:
+            todo.append(part)
+    if len(todo) == 1:
+        part = todo[0]
+        part.at = at = part.ask if part.ask > free else free
+        part.until = free = part.over(at) if at < INF else INF
+        return free
+    while todo:
+        best, first = None, INF
+        for part in todo:
+            asks = part.ask if part.ask > free else free
+            if asks < first:
+                best, first = part, asks
+        if best is None:
+            for part in todo:
+                part.at = part.until = INF
+            return INF
+        best.at = first
+        best.until = free = best.over(first)
+        todo.remove(best)
+    return free
+
+
+def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
+    """Turns of the compute engines."""
+    if len(lanes) == 1 and lanes[0].simple:
+        lanes[0].compute = _one_by_one(tables, now, rate)
+        return
+    used = dict.fromkeys(lanes, 0)
+    ends: list[tuple[float, Launch, Timetable]] = []
+    asking: list[tuple[Launch, Timetable]] = []
+    for launch, table in tables:
+        if table.compute_start > now:
+            table.compute_start = table.compute_end = INF
+            asking.append((launch, table))
+        elif table.compute_end > now:
+            for lane in table.lanes:
+                used[lane] += launch.placement.mode.share
+            ends.append((table.compute_end, launch, table))
+    time = now
+    while asking:
+        asking, begun = _admit(asking, used, time)
+        for launch, table in begun:
+            _begin(launch, table, time, rate)
+            ends.append((table.compute_end, launch, table))
+        later = [table.ready for _, table in asking if table.ready > time]
+        time = min([*later, *(end for end, _, _ in ends)], default=INF)
+        if time == INF:
+            break
+        over = [entry for entry in ends if entry[0] <= time]
+        ends = [entry for entry in ends if entry[0] > time]
+        for _, launch, table in over:
+            for lane in table.lanes:
+                used[lane] -= launch.placement.mode.share
+
+
+def _admit(
+    asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
+) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
+    """Who goes on waiting, and who begins to compute at a time: on each lane in start order, while shares last."""
+    waiting, begun = [], []
+    closed: dict[Lane, None] = {}
+    for launch, table in asking:
+        share = launch.placement.mode.share
+        if table.ready <= time:
+            if all(lane not in closed and (lane.sliced or used[lane] + share <= WHOLE) for lane in table.lanes):
+                for lane in table.lanes:
+                    used[lane] += share
+                begun.append((launch, table))
+                continue
+            closed.update(dict.fromkeys(table.lanes))
+        waiting.append((launch, table))
+    return waiting, begun
+
+
+def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Rate) -> float:
+    """The same on an accelerator that serves whole launches, one at a time; when it will have served all."""
+    free, todo = now, []
+    for launch, table in tables:
+        if table.compute_start <= now:
+            if table.compute_end > free:
+                free = table.compute_end
+        else:
+            todo.append((launch, table))
+    if len(todo) == 1:
+        launch, table = todo[0]
+        at = table.ready if table.ready > free else free
+        if at == INF:
+            table.compute_start = table.compute_end = INF
+            return INF
+        _begin(launch, table, at, rate)
+        return table.compute_end
+    while todo:
+        best, first = None, INF
+        for entry in todo:
+            asks = entry[1].ready if entry[1].ready > free else free
+            if asks < first:
+                best, first = entry, asks
+        if best is None:
+            for _, table in todo:
+                table.compute_start = table.compute_end = INF
+            return INF
+        _begin(*best, first, rate)
+        free = best[1].compute_end
+        todo.remove(best)
+    return free
+
+
+def _begin(launch: Launch, table: Timetable, time: float, rate: Rate) -> None:
+    """The launch computes from `time` on."""
+    table.compute_start = table.updated = time
+    if table.group is not None:  # its rate is set when it joins the others there
+        table.compute_end = table.finish_at = INF
+        return
+    rate(launch)
+    table.compute_end = table.finish_at = time + table.left / table.rate if table.rate > 0 else INF

@@ -1,0 +1,397 @@
+"""Bytes on their way to and from a launch: uploads of what is missing, downloads of what is final, prefetches.
+
+The same functions that move data also tell a policy what moving would cost (`upload_seconds` and its sisters), so
+an estimate and the run cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sim.engine.flight.launch import Lane, Launch, Part, Terms, Timetable
+from sim.engine.flight.links import Links
+from sim.engine.flight.places import Places, Way, host, items_of, kept_there, reads
+from sim.engine.kernel.clock import Clock
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import Device
+from sim.model.fusion import Fusion, fusion_of
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+
+Transfer = tuple[list[tuple[Way, int]], float, float, list[tuple[int, int]]]
+"""Hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
+
+
+class Transfers:
+    """The upload and download stages.
+
+    `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
+    when an eviction that a launch or a prefetch waited for is done; `asked(gpu)` when a prefetch asks for, or leaves,
+    the upload engine.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        capacity: Capacity,
+        links: Links,
+        places: Places,
+        arrived: Callable[[Part], None],
+        cleared: Callable[[Any], None],
+        asked: Callable[[GpuState], None],
+    ):
+        self.clock = clock
+        self.capacity = capacity
+        self.links = links
+        self.places = places
+        self.arrived = arrived
+        self.cleared = cleared
+        self.asked = asked
+        self.bytes_in = places.tasks.bytes_in
+        self.bytes_out = places.tasks.bytes_out
+        # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
+        self._in = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
+        self._out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
+
+    # Memory of items ------------------------------------------------------------------------------------------
+
+    def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
+        """Why the items of these tasks find no room there once `private` bytes more are held; None if they do."""
+        if placement.mode.on_cpu:
+            return None
+        items = self.held(tasks, placement.mode)
+        if not items:
+            return None
+        for device in placement.devices:
+            state = self.capacity.of[device.index]
+            claim = self.places.claim(items, device) + private
+            if claim > state.room:
+                return f"{device} has room for {state.room:,} bytes and the task's data need {claim:,}"
+        return None
+
+    def fusion(self, tasks: Sequence[Task]) -> Fusion:
+        """What becomes of the data of these tasks if they are launched as one kernel now."""
+        rows = [task.index for task in tasks]
+        return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
+
+    def held(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
+        """Items for which a launch needs room."""
+        return self.fusion(tasks).held if mode.parts else items_of(tasks)
+
+    def make_room(self, gpu: GpuState, owner: Any) -> int:
+        """Evict what must go; how often `cleared(owner)` will be called until the bytes are really gone.
+
+        Items whose only copy it was are written back first, and nothing can stop that.
+        """
+        here = self.places.on(gpu.device)
+        for item in self.places.evict(gpu):
+            eviction = here.leave(item, self.places.items[item].size, self.places.version[item])
+            eviction.gpu = gpu
+            self.links.send(
+                self.links.down(gpu.device), self.places.items[item].size, 0.0, self._written_back, eviction
+            )
+        if not here.leaving or gpu.room - here.unpinned - here.leaving_bytes >= 0:
+            return 0
+        for eviction in here.leaving:
+            eviction.waiters.append(owner)
+        return len(here.leaving)
+
+    def _written_back(self, flow: Any) -> None:
+        eviction = flow.owner
+        gpu = eviction.gpu
+        self.places.on(gpu.device).gone(eviction)
+        self.places.written_back(eviction.item, gpu, eviction.version)
+        for owner in eviction.waiters:
+            self.cleared(owner)
+
+    # Upload -----------------------------------------------------------------------------------------------
+
+    def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
+        """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped."""
+        mode, terms = launch.placement.mode, launch.terms
+        device = launch.placement.devices[0]
+        up, down = mode.upload, mode.download
+        if terms is None:
+            tasks = launch._tasks
+            assert tasks is not None
+            count = len(tasks)
+            up_seconds, down_seconds = up.of(count), down.of(count)
+            up_bytes = down_bytes = 0.0
+            if self._in is not None:
+                for task in tasks:
+                    up_bytes += self._in[task.index]
+            if self._out is not None:
+                for task in tasks:
+                    down_bytes += self._out[task.index]
+        else:
+            count = terms.requests.size
+            up_seconds = up.of(count) * terms.up
+            down_seconds = down.of(count) * terms.down
+            up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        if up_bytes or up_seconds:
+            part = Part(launch, lane, device)
+            line = self.links.up_lines[device.index]
+            part.size, part.seconds = up_bytes, up_seconds
+            if line.private:
+                part.line = line
+            else:
+                part.settled = True
+            table.up = (part,)
+        if down_bytes or down_seconds:
+            part = Part(launch, lane, device)
+            line = self.links.down_lines[device.index]
+            part.size, part.seconds = down_bytes, down_seconds
+            if line.private:
+                part.line = line
+            table.down = (part,)
+
+    def _batch_bytes(self, launch: Launch, column: Any) -> float:
+        """Private bytes of the requests of a batch."""
+        if column is None:
+            return 0.0
+        terms = launch.terms
+        if terms is not None and terms.first >= 0:
+            return float(column[terms.requests.queue.rows(terms.first, terms.requests.count)].sum())
+        return float(sum(column[task.index] for task in launch.tasks))
+
+    def prepare(self, launch: Launch, table: Timetable) -> None:
+        """Find out what is missing on the devices of a launch: its parts of the upload stage."""
+        placement, terms = launch.placement, launch.terms
+        mode = placement.mode
+        if terms is not None and terms.first >= 0:
+            size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
+            if size or seconds:
+                table.up = (self._alone_or_not(Part(launch, table.lanes[0], placement.devices[0]), size, seconds),)
+            return
+        parts = []
+        for device in placement.devices:
+            transfers = self.missing(launch.tasks, mode, device, terms)
+            if transfers:
+                lane = None if mode.on_cpu else self.capacity.of[device.index].lane
+                part = Part(launch, lane, device)
+                hops, size, seconds, items = transfers[0]
+                if len(transfers) == len(hops) == 1 and not items and lane is not None:
+                    self._alone_or_not(part, size, seconds)
+                parts.append(part)
+        table.up = tuple(parts)
+        if table.items:
+            table.estimate = (max([self._alone(self.missing(launch.tasks, mode, part.device, terms, False))
+                                   for part in parts], default=0.0), 0.0)  # fmt: skip
+
+    def _alone_or_not(self, part: Part, size: float, seconds: float) -> Part:
+        """A transfer from the device's host: where nothing shares its way it lasts as long as its bytes tell."""
+        line = self.links.up_lines[part.device.index]
+        if line.private:
+            part.size, part.seconds, part.line = size, seconds, line
+        return part
+
+    def missing(
+        self, tasks: Sequence[Task], mode: Mode, device: Device, terms: Terms | None = None, true: bool = True
+    ) -> list[Transfer]:
+        """What must still come to a device, by source; private data come with what lies on the device's host.
+
+        A task that was stopped needs its input again, and its saved state from where that was saved; one that
+        had computed everything needs, on another device, only its output.
+        """
+        places = self.places
+        size, seconds = 0.0, 0.0
+        sources: dict[int, tuple[float, list[tuple[int, int]]]] = {}
+        fresh = 0
+        for task in tasks:
+            if task._done == 1.0:
+                output = self._stranded_output(task, device) / max(1, mode.gpus)
+                if output:
+                    self._add(sources, task._history.saved_at, output)
+                continue
+            fresh += 1
+            if not mode.on_cpu:
+                size += task.bytes_in / mode.gpus
+            history = task._history
+            saved = history is not None and history.saved_at is not None and task._done > 0
+            if saved and task.shape.stopping.state and not kept_there(task, device):
+                self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
+        if fresh and not mode.on_cpu:
+            seconds = mode.upload.of(fresh)
+            if terms is not None:
+                seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
+        read = () if not (fresh and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
+        for item in places.missing(read, device):
+            source = places.source(item, device)
+            if source is not None:  # else nothing has written it yet: nothing to bring
+                self._add(sources, source, places.items[item].size, (item, places.version[item]))
+        here, items_here = sources.pop(host(device.node), (0.0, [])) if sources else (0.0, [])
+        if device.type.kind == "cpu":
+            here = 0.0  # already in host memory
+        transfers: list[Transfer] = []
+        if size or here or seconds or items_here:
+            transfers.append((places.hops(host(device.node), device), size + here, seconds, items_here))
+        for source, (total, items) in sources.items():
+            transfers.append((places.hops(source, device), total, 0.0, items))
+        return [transfer for transfer in transfers if transfer[0]]
+
+    @staticmethod
+    def _add(
+        sources: dict[int, tuple[float, list[tuple[int, int]]]],
+        source: int,
+        size: float,
+        item: tuple[int, int] | None = None,
+    ) -> None:
+        total, items = sources.get(source, (0.0, []))
+        sources[source] = (total + size, items if item is None else [*items, item])
+
+    def _stranded_output(self, task: Task, device: Device) -> float:
+        """Bytes of finished results that lie with the saved state and not on this device."""
+        history = task._history
+        if history is None or history.saved_at is None or history.last_device == device.index:
+            return 0.0
+        return float(task.bytes_out + sum(self.places.items[item].size for item in task.writes))
+
+    def _alone(self, transfers: list[Transfer]) -> float:
+        """Seconds of some transfers on idle links, one after the other."""
+        total = 0.0
+        for hops, size, seconds, _ in transfers:
+            total += seconds
+            for way, _ in hops:
+                total += Links.alone(way, size) if size else 0.0
+        return total
+
+    def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
+        """The upload stage as it would be on idle links and engines."""
+        mode = placement.mode
+        return max(self._alone(self.missing(tasks, mode, device, terms, False)) for device in placement.devices)
+
+    # The turn of a part that is not alone on its way ----------------------------------------------------------
+
+    def turn(self, part: Part) -> None:
+        """The upload engine is the part's.  What is missing is looked up now: it may have come meanwhile."""
+        launch: Launch = part.owner
+        part.begun = True
+        if part.settled:
+            part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self._brought, part)
+            return
+        transfers = self.missing(launch.tasks, launch.placement.mode, part.device, launch.terms)
+        part.moved = bool(transfers)
+        part.legs = [
+            (way, size, seconds if number == 0 else 0.0, items, location)
+            for hops, size, seconds, items in transfers
+            for number, (way, location) in enumerate(hops)
+        ]
+        self._go_on(part)
+
+    def _go_on(self, part: Part) -> None:
+        if not part.legs:
+            part.until = self.clock._now
+            self.arrived(part)
+            return
+        way, size, seconds, _, _ = part.legs[0]
+        part.flow = self.links.send(way, size, seconds, self._leg_done, part)
+
+    def _leg_done(self, flow: Any) -> None:
+        part = flow.owner
+        part.flow = None
+        _, _, _, items, location = part.legs.pop(0)
+        for item, version in items:
+            self.places.arrived(item, location, version)
+        self._go_on(part)
+
+    def cancel(self, table: Timetable) -> None:
+        """Lose the transfers under way."""
+        for part in (*table.up, *table.down):
+            if part.flow is not None:
+                self.links.cancel(part.flow)
+                part.flow = None
+
+    # Download ---------------------------------------------------------------------------------------------
+
+    def final(self, launch: Launch, table: Timetable) -> None:
+        """Find out what the launch brings to its host at the end: its parts of the download stage."""
+        placement, terms = launch.placement, launch.terms
+        mode = placement.mode
+        if mode.on_cpu:
+            return
+        if terms is not None and terms.first >= 0:
+            size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
+            seconds *= terms.down
+        else:
+            size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
+        if not (size or seconds):
+            return
+        parts = []
+        for device, lane in zip(placement.devices, table.lanes, strict=True):
+            part = Part(launch, lane, device)
+            line = self.links.down_lines[device.index]
+            part.size, part.seconds = size / len(placement.devices), seconds
+            if line.private:
+                part.line = line
+            parts.append(part)
+        table.down = tuple(parts)
+
+    def final_bytes(
+        self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
+        fusion: Fusion | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
+        """What goes to the host at the end: private output and final items (bytes), and the stage's seconds."""
+        size = 0.0
+        for task in tasks:
+            size += task.bytes_out
+            if self.places.items and not mode.parts:
+                size += sum(self.places.items[item].size for item in task.writes if self.places.final(item, tasks))
+        if mode.parts and self.places.items:
+            size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
+                        if self.places.final(item, tasks))  # fmt: skip
+        if terms is None:
+            return size, mode.download.of(len(tasks))
+        return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)
+
+    def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
+        """The download stage as it would be on idle links and engines."""
+        if placement.mode.on_cpu:
+            return 0.0
+        size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
+        devices = placement.devices
+        if size:
+            seconds += max(Links.alone(self.links.down(device), size / len(devices)) for device in devices)
+        return seconds
+
+    def bring_down(self, part: Part) -> None:
+        """The download engine is the part's, whose way is shared."""
+        part.begun = True
+        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought, part)
+
+    def _brought(self, flow: Any) -> None:
+        part = flow.owner
+        part.flow = None
+        part.until = self.clock._now
+        self.arrived(part)
+
+    def estimate(self, launch: Launch) -> tuple[float, float]:
+        """Seconds of upload and download of a launch as far as estimates tell, on idle links and engines."""
+        table, terms = launch.table, launch.terms
+        assert table is not None
+        tasks, placement = launch.tasks if terms is None or terms.first < 0 or table.items else (), launch.placement
+        if table.items:
+            up = table.estimate[0] if table.estimate is not None else self.upload_seconds(tasks, placement, terms)
+            return up, self.download_seconds(tasks, placement, terms)
+        if table.estimate is None:
+            if terms is not None and terms.first >= 0:
+                table.estimate = self._slice_estimate(launch)
+            else:
+                down = self.download_seconds(tasks, placement, terms)
+                table.estimate = self.upload_seconds(tasks, placement, terms), down
+        return table.estimate
+
+    def _slice_estimate(self, launch: Launch) -> tuple[float, float]:
+        """Seconds of upload and download of a batch whose requests have no objects, on idle links and engines."""
+        terms = launch.terms
+        assert terms is not None
+        mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size
+        up, down = mode.upload.of(size), mode.download.of(size)
+        bytes_in, bytes_out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        if bytes_in:
+            up += Links.alone(self.links.up(device), bytes_in)
+        if bytes_out:
+            down += Links.alone(self.links.down(device), bytes_out)
+        return up, down

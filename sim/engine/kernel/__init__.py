@@ -1,0 +1,1 @@
+"""The clock, and random numbers drawn in blocks."""

@@ -1,0 +1,1 @@
+"""Language models: requests, replicas and their steps."""

@@ -1,0 +1,97 @@
+"""A request to a language model, from its arrival to its last token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from sim.engine.flight.links import Flow
+from sim.model.tasks import Task
+
+NAN = math.nan
+QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
+
+
+class Generation:
+    """A request on its way through the replicas of its service."""
+
+    __slots__ = (
+        "task", "row", "arrival", "priority", "prompt", "output", "longest", "hashes", "state", "replica", "made",
+        "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
+        "seconds_from", "period", "flows", "leaves", "token_at",
+    )  # fmt: skip
+
+    def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
+        self.task = task
+        self.row = task.index
+        self.arrival = task.arrival
+        self.priority = task.priority
+        self.prompt = prompt
+        self.output = output
+        self.longest = longest
+        """Tokens of the longest answer that it announces; 0: none."""
+        self.hashes = hashes
+        self.state = QUEUED
+        self.replica: Any = None
+        """Which has it; a `sim.engine.language.iterating.Replica`, which stands above."""
+        self.made = 0
+        """Tokens produced, as long as it does not decode."""
+        self.offset = 0
+        """While it decodes: tokens produced less the steps of its replica."""
+        self.end = -1
+        """While it decodes: the step of its replica after which it is complete."""
+        self.left = prompt
+        self.cached: Sequence[Hashable] = ()
+        """Names of its prefix's blocks that it uses and that others may use."""
+        self.shared = 0
+        """KV blocks behind these names."""
+        self.source: Any = None
+        """The replica that prefilled it and still has its keys and values."""
+        self.swapped = False
+        self.started = False
+        self.paused = 0.0
+        """Seconds since its start in which it was in no step: gave way, lost its replica, or was on its way."""
+        self.paused_at = NAN
+        self.seconds = 0.0
+        """Its share of the seconds that its replicas computed, at the power of their nominal frequency."""
+        self.seconds_from = 0.0
+        self.period = -1
+        self.flows: list[Flow] = []
+        """Its keys and values on their way to the devices of its replica."""
+        self.leaves = False
+        """Has its client aborted it?  It leaves at the end of the step under way."""
+        self.token_at = NAN
+        """When its last token came, while it does not decode."""
+
+    def begin_anew(self, now: float) -> None:
+        """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
+        self.state, self.replica, self.source = QUEUED, None, None
+        self.left = self.prompt + self.made
+        self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
+        self.flows = []
+        if self.started and math.isnan(self.paused_at):
+            self.paused_at = now
+
+    @property
+    def client(self) -> str:
+        return self.task.user
+
+    @property
+    def weight(self) -> float:
+        return self.task.weight
+
+    @property
+    def produced(self) -> int:
+        if self.state == DECODING:
+            steps: int = self.replica.steps
+            return steps + self.offset
+        return self.made
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the prompt and those produced."""
+        return self.prompt + self.produced
+
+    def __repr__(self) -> str:
+        return repr(self.task)

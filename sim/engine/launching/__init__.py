@@ -1,0 +1,1 @@
+"""The one way of a launch: start, boundaries, end, stop."""

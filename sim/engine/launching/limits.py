@@ -1,0 +1,64 @@
+"""Time limits: a task that holds its devices for longer than it may is killed.
+
+The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a move
+or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its work, the
+job is submitted again and its clock begins anew.  A task that ends at the very instant of its limit is completed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.flight.durations import work
+from sim.engine.flight.launch import Launch
+from sim.engine.kernel.clock import TIMER, Later, Timer
+
+REASON = "time limit"
+
+
+class TimeLimits:
+    """Watches launches of tasks with a limit; those that only compute, and will end in time, cost no event."""
+
+    def __init__(self, state: RunState, signals: Signals, grace: float):
+        self.clock = state.clock
+        self.signals = signals
+        self.grace = grace
+        assert state.tasks.time_limit is not None
+        self.limit = state.tasks.time_limit
+        self._used: dict[int, float] = {}
+        """By row: seconds that earlier launches had."""
+        self._timers: dict[int, Timer] = {}
+        """By number of launch."""
+        signals.slowed = self.watch
+
+    def watch(self, launch: Launch) -> None:
+        """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
+        left = min(float(self.limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + left + self.grace
+        if end == math.inf or launch.number in self._timers:
+            return
+        if launch.table is None and launch.decided + work(launch) <= end:
+            return
+        timer = self._timers[launch.number] = Later(self._due, launch)
+        self.clock.at(max(end, self.clock._now), TIMER, timer)
+
+    def over(self, launch: Launch, keep: bool = True) -> None:
+        """A launch has ended; does the clock of its tasks go on where it stands?"""
+        timer = self._timers.pop(launch.number, None)
+        if timer is not None:
+            self.clock.cancel(timer)
+        for task in launch.tasks:
+            if keep:
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
+            else:
+                self._used.pop(task.index, None)
+
+    def ended(self, launch: Launch) -> None:
+        """A launch is through: nobody asks again."""
+        self.over(launch, keep=False)
+
+    def _due(self, launch: Launch) -> None:
+        del self._timers[launch.number]
+        self.signals.kill(launch, REASON)

@@ -1,0 +1,98 @@
+"""Device-seconds received, by task and by user: what fair and least-attained-service policies ask for."""
+
+from __future__ import annotations
+
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch
+from sim.model.record import COMPLETED
+from sim.model.tasks import Task
+
+
+class Received:
+    """Computed device-seconds (GPU shares × seconds, or cores × seconds).
+
+    Of staged and stopped launches they are added up as these end; of the plain ones they follow from the columns.
+    Sums by user are kept from the first question on, and made up for then.
+    """
+
+    def __init__(self, run: RunState):
+        self.run = run
+        self.by_user: dict[str, float] | None = None
+        self.asked = False
+        """Has anybody asked?  From then on what tasks receive is added up as their launches end."""
+
+    def batch(self, launch: Launch) -> None:
+        """A batch of requests has ended."""
+        table = launch.table
+        assert table is not None
+        for task in launch.tasks:
+            self.staged(task, table.busy / launch.count)
+
+    def _begin(self) -> None:
+        """Make up for the launches that have ended so far."""
+        self.asked = True
+        busy = self.run.recorder.detail("busy")
+        for row, seconds in self.run.recorder.computed():
+            busy[row] += seconds
+
+    def staged(self, task: Task, seconds: float) -> None:
+        """A launch that went through stages, or was stopped, has ended."""
+        if not self.asked:
+            return
+        self.run.recorder.detail("busy")[task.index] += seconds
+        if self.by_user is not None:
+            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
+
+    def plain(self, task: Task) -> None:
+        """A launch that only computed has ended."""
+        if self.by_user is not None:
+            self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
+
+    def _of_plain(self, row: int) -> float:
+        run = self.run
+        mode = run.tasks.shapes[run.tasks.shape[row]].modes[run.recorder.mode[row]]
+        return mode.width * (run.recorder.finish[row] - run.recorder.start[row])
+
+    def task(self, task: Task) -> float:
+        """What a task has received up to now."""
+        run = self.run
+        if not self.asked:
+            self._begin()
+        earlier = run.recorder.detail("busy")[task.index] if run.recorder.has("busy") else 0.0
+        if task._launch is not None:
+            return float(earlier + self._under_way(task._launch))
+        ended_plainly = run.recorder.status[task.index] == COMPLETED and not run.recorder.staged(task.index)
+        return float(earlier + (self._of_plain(task.index) if ended_plainly else 0.0))
+
+    def _under_way(self, launch: Launch) -> float:
+        now = self.run.clock._now
+        table = launch.table
+        if table is None:
+            return launch.placement.mode.width * (now - launch.decided)
+        return table.busy_by(now) / launch.count
+
+    def user(self, user: str) -> float:
+        """What a user's tasks have received up to now."""
+        run = self.run
+        if not self.asked:
+            self._begin()
+        if self.by_user is None:
+            self.by_user = self._from_columns()
+        under_way = sum(
+            self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
+        )
+        return self.by_user.get(user, 0.0) + under_way
+
+    def _from_columns(self) -> dict[str, float]:
+        run = self.run
+        recorder, tasks = run.recorder, run.tasks
+        busy = recorder.detail("busy") if recorder.has("busy") else None
+        totals: dict[str, float] = {}
+        for row, status in enumerate(recorder.status):
+            seconds = 0.0 if busy is None else busy[row]
+            if status == COMPLETED and not recorder.staged(row):
+                seconds += self._of_plain(row)
+            if seconds:
+                user = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
+                totals[user] = totals.get(user, 0.0) + seconds
+        return totals

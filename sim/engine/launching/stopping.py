@@ -1,0 +1,212 @@
+"""Launches that end before their time: what stays of their work, and how long their devices are still busy."""
+
+from __future__ import annotations
+
+import math
+
+from sim.engine.flight import durations
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, History, Launch, Timetable
+from sim.engine.flight.links import Links
+from sim.engine.flight.places import host
+from sim.engine.launching.launches import Launches
+from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
+from sim.model.tasks import Task
+
+BETWEEN = 1e-9
+"""Part of a block by which rounding may miss a point between two."""
+
+
+class Stops:
+    """Stops launches."""
+
+    def __init__(self, launches: Launches):
+        self.launches = launches
+        self.capacity = launches.capacity
+        self.recorder = launches.recorder
+        self.links = launches.links
+        self.count = 0
+        """Launches that have ended before their time."""
+
+    def stop(
+        self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
+    ) -> tuple[float, ...]:
+        """End a launch before its time.  Returns its times (`Timetable.times`).
+
+        Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
+        checkpoint.  `killed`: its tasks end with it, which is no preemption.
+        """
+        self.count += 1
+        if launch.fusion is not None:
+            keep = fault = False  # nothing of it is anywhere before it is over: all of it again
+        launches = self.launches
+        launches.materialise(launch)
+        table = launch.table
+        assert table is not None
+        now = launches.clock._now
+        stage = table.stage(now)
+        start, up, uploaded, began, computed, down = table.times(now)
+        launches.transfers.cancel(table)
+        progress = residual = flushed = 0.0
+        if stage == COMPUTE:
+            launches.speeds.settle(table, now)
+            done = table.total - table.left
+            if keep and not fault:
+                residual = self._to_the_end_of_the_block(launch, table)
+                if table.total - table.left < done:
+                    flushed = (done - (table.total - table.left)) / done
+            progress = 1.0 - table.left / table.total if table.total > 0 else 1.0
+            computed = now + residual
+        elif stage == DOWNLOAD:
+            if not table.computed:
+                launches.speeds.settle(table, table.compute_end)
+                table.left = 0.0
+            progress = 1.0
+        kept = self._keep(launch, table, progress, keep, fault) * (1.0 - flushed)
+        # Only what this launch computed is new; what was saved before is saved still.
+        saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
+        moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
+        launches.release(launch, table)
+        if up == up and uploaded != uploaded:
+            uploaded = now
+        if outcome == LAUNCH_STOPPED and (fault or not keep):
+            outcome = LAUNCH_LOST
+        times = start, up, uploaded, began, computed, down
+        self._write(launch, table, times, now + residual, outcome, kept, progress, flushed)
+        for task in () if killed else launch.tasks:
+            self.recorder.detail("migrations" if outcome == LAUNCH_MOVED else "preemptions")[task.index] += 1
+        if saving:
+            self._occupy(launch, now + saving)
+        launches.moved(moved)
+        if table.lanes:
+            launches.follow_lanes(table.lanes)
+        return times
+
+    def _write(
+        self,
+        launch: Launch,
+        table: Timetable,
+        times: tuple[float, ...],
+        end: float,
+        outcome: int,
+        kept: float,
+        progress: float,
+        flushed: float,
+    ) -> None:
+        """A row for the launch, and what its tasks have of it."""
+        lost = table.busy * (1.0 - kept) if progress or flushed else 0.0
+        row = self.recorder.launch(launch, outcome, times, end, table.busy, table.energy, lost)
+        for task in launch.tasks:
+            if task._done == 0.0:
+                self.recorder.lose(task._history.rows)  # with all that earlier launches did
+                task._history.rows = []
+            else:
+                task._history.rows.append(row)
+        self.launches.account(launch, table, times, end, kept if progress else 0.0)
+
+    def _occupy(self, launch: Launch, until: float) -> None:
+        """The devices save the launch's state until then."""
+        mode = launch.placement.mode
+        for task in launch.tasks:
+            task._history.saved_by = until
+        for device in launch.placement.devices:
+            state = self.capacity.of[device.index]
+            state.saving.append((until, mode.share or mode.millicores))
+            state.normal = False
+
+    def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
+        """Set what stays done of each task; the fraction of this launch's computing that counts."""
+        device = launch.placement.devices[0]
+        computed = table.total * progress
+        kept_seconds = 0.0
+        for task in launch.tasks:
+            history = task._history
+            if history is None:
+                history = task._history = History()
+            before, seen = task._done, task.done
+            if launch.placement.mode.curve is not None:
+                reached = durations.reached(launch, computed, estimated=False)
+                reached_by_estimate = durations.reached(launch, computed, estimated=True)
+            else:
+                reached = before + (1.0 - before) * progress
+                reached_by_estimate = seen + (1.0 - seen) * self._progress_by_estimate(launch, computed)
+            if keep and not fault:
+                task._done = reached
+                history.checkpoint = reached
+            elif fault:
+                task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
+                history.checkpoint = task._done
+            else:
+                task._done = history.checkpoint = 0.0
+            task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
+            if task._done > before and launch.placement.mode.curve is not None:
+                kept_seconds += (task._done - before) / (reached - before) * computed
+            elif task._done > before:
+                kept_seconds += (task._done - before) / (1.0 - before) * table.total / len(launch.tasks)
+            if task._done > before:
+                # What was drained or flushed left no state behind: its other blocks start from its input.
+                stateless = keep and not fault and device.type.preemption.kind != "context_switch"
+                history.saved_at = None if stateless else host(device.node)
+                history.last_device = device.index
+            elif task._done == 0 and before > 0:
+                # Spoliation gives back all that earlier launches did as well.
+                for name in ("upload", "compute", "download"):
+                    self.recorder.detail(name)[task.index] = 0.0
+        return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
+
+    @staticmethod
+    def _progress_by_estimate(launch: Launch, computed: float) -> float:
+        """The part of its work that a launch has done as far as estimates tell: at most all of it."""
+        mode = launch.placement.mode
+        if launch.fusion is not None:
+            return 0.0  # nothing of it is kept
+        works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in launch.tasks]
+        base = mode.fixed if launch.terms is None else mode.base(launch.terms.requests.size)
+        planned = base * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)
+        return min(1.0, computed / planned) if planned > 0 else 1.0
+
+    def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
+        """Seconds until a launch that is stopped leaves the compute engine: where devices drain, those to the end of
+        the block, which are computed; a flush of idempotent kernels takes none and gives back what the block had."""
+        kind = launch.placement.devices[0].type.preemption.kind
+        block = max(task.shape.stopping.block for task in launch.tasks)
+        if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
+            return 0.0
+        done = table.total - table.left
+        earlier = launch.task._done  # blocks are counted from the start of the task, not of this launch
+        before = table.total * earlier / (1.0 - earlier)
+        blocks = (before + done) / block
+        if kind == "flush" and all(task.shape.stopping.idempotent for task in launch.tasks):
+            kept = max(0.0, math.floor(blocks + BETWEEN) * block - before)
+            table.left = min(table.total, table.total - min(kept, done))
+            return 0.0
+        more = min(table.left, max(0.0, math.ceil(blocks - BETWEEN) * block - before - done))
+        seconds = more / table.rate if table.rate > 0 else 0.0
+        table.left -= more
+        table.busy += table.busy_rate * seconds
+        table.energy += table.watts * seconds
+        return seconds
+
+    def _save_seconds(self, launch: Launch, residual: float) -> float:
+        """Time until a stopped launch has left: the rest of its block, the fixed part of saving, and its state over
+        the device's idle link or at the rate of its context switch.  What drains or is flushed saves nothing."""
+        device = launch.placement.devices[0]
+        preemption = device.type.preemption
+        if preemption.kind != "context_switch":
+            return residual
+        seconds = 0.0
+        for task in launch.tasks:
+            stopping = task.shape.stopping
+            seconds += stopping.save
+            if stopping.state and preemption.rate is not None:
+                seconds += stopping.state / preemption.rate
+            elif stopping.state and device.type.kind != "cpu":
+                seconds += Links.alone(self.links.down(device), stopping.state / len(launch.placement.devices))
+        return seconds
+
+
+def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
+    interval = task.shape.stopping.interval
+    full = table.total / (1.0 - task._done) if task._done < 1 else table.total
+    if math.isinf(interval) or full <= 0:
+        return 0.0
+    return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)

@@ -1,0 +1,146 @@
+"""The parts of one run, put together.  This is the one place that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from sim.engine.control.arrivals import Arrivals
+from sim.engine.control.checks import Checker
+from sim.engine.control.completion import Completion, inert
+from sim.engine.control.decisions import Decisions
+from sim.engine.control.devices import Devices
+from sim.engine.control.faults import FaultInjector
+from sim.engine.control.interrupts import Interrupts
+from sim.engine.control.starts import Starts, all_steady, compute_only
+from sim.engine.control.waiting import Waiting
+from sim.engine.core.complaints import call
+from sim.engine.core.recorder import Recorder
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.flight.links import Links
+from sim.engine.flight.places import Places
+from sim.engine.kernel.clock import Clock
+from sim.engine.language.serving import Serving
+from sim.engine.launching.launches import Launches
+from sim.engine.launching.limits import TimeLimits
+from sim.engine.launching.received import Received
+from sim.engine.launching.stopping import Stops
+from sim.engine.queues.requests import make_queues
+from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
+from sim.engine.resources.capacity import Capacity
+from sim.engine.views.view import EngineView
+from sim.errors import Problem, ScenarioError
+from sim.model.record import RunInput
+from sim.policy.batching import Counter
+from sim.policy.contract import PlanProblem, Scheduler
+
+Progress = Callable[[float, int, int], None]
+
+
+class Parts:
+    """All parts of a run, and the state that they share."""
+
+    def __init__(self, run: RunInput, check: bool, progress: Progress | None):
+        run = with_own_columns(run)
+        self.state = state = _state_of(run)
+        self.signals = signals = Signals()
+        self.rounds = Rounds(state)
+        quick = compute_only(state.tasks)
+        state.steady = all_steady(state.tasks, quick)
+        received = Received(state)
+        self.launches = Launches(state, signals, received)
+        stops = Stops(self.launches)
+        limited = run.grace is not None and run.tasks.time_limit is not None
+        limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
+        self.view = EngineView(state, signals, received, self.launches, stops)
+        linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items)
+        unconditional = not (run.admission or state.graph or run.tasks.expires is not None or run.tasks.items
+                             or run.tasks.refused)  # fmt: skip
+        state.queues = make_queues(run, state.clock, state.links, sliced=unconditional and _sliced(run))
+        state.queue_of = {queue.service.shape: queue for queue in state.queues}
+        state.requests_left = sum(queue.total for queue in state.queues if isinstance(queue, Sliced))
+        self.serving = Serving(state, self.rounds, signals, check) if run.language else None
+        self.waiting = Waiting(state, signals, self.serving, linked)
+        self.completion = Completion(state, self.rounds, self.waiting, received, limits, self.serving, linked)
+        interrupts = Interrupts(state, self.rounds, self.waiting, self.completion, stops, limits)
+        self.devices = Devices(state, self.rounds, self.launches, self.completion, interrupts, self.serving)
+        arrivals = Arrivals(state, self.rounds, self.waiting, self.completion, self.serving, self.view)
+        finish_quick = self.completion.finish_quick
+        self.starts = Starts(state, signals, self.launches, self.waiting, limits, finish_quick, quick)
+        self.decisions = Decisions(
+            state, self.rounds, self.starts, self.launches, self.completion, interrupts, self.devices
+        )  # fmt: skip
+        signals.launch_completed = self.completion.launch_completed
+        signals.task_completed = self.completion.completed
+        signals.task_ended = self.completion.end_task
+        signals.generated = self.completion.generated
+        signals.kill = interrupts.kill
+        if run.tasks.expires is not None:
+            state.patience = Patience(state.clock, arrivals.expire)
+        self.checker = Checker(state, self.serving) if check else None
+        self.hooks()
+        deliver = self.waiting.make_ready if unconditional else arrivals.admit
+        absent = state.requests_left > 0
+        state.sources = Sources(
+            run, state.clock, state.recorder.status, deliver, progress, state.capacity.tidy, absent
+        )  # fmt: skip
+
+    def hooks(self) -> None:
+        """Look anew which hooks the policies have; the others are not called."""
+        self.waiting.hooks()
+        self.completion.hooks()
+
+    def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
+        """Hand the problem (to policies that plan) and the view to the policy, once, and let faults begin."""
+        state = self.state
+        run, scheduler = state.input, state.scheduler
+        if scheduler.looks_ahead and self.serving is not None:
+            what = f"{run.policy} plays the run on as far as estimates tell, and the answers of language models "
+            text = what + "have lengths that no policy knows; name another policy"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        if type(scheduler).prepare is not Scheduler.prepare:
+            if self.serving is not None:
+                what = f"{run.policy} plans all tasks beforehand, and requests to language models are none"
+                raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
+            begun = perf_counter()
+            call(state, scheduler.prepare, problem_of())
+            state.planning = perf_counter() - begun
+        if state.queues:
+            self.show_queues(scheduler)
+            for queue, policy in zip(state.queues, run.batching, strict=True):
+                call(state, policy.begin, queue, self.view)
+        call(state, scheduler.begin, self.view)
+        if run.admission is not None and not inert(run.admission, "begin"):
+            call(state, run.admission.begin, self.view)
+        if run.faults:
+            FaultInjector(state, self.rounds, self.devices, self.serving, run.faults)
+
+    def show_queues(self, scheduler: Scheduler) -> None:
+        """Tell a scheduler of the queues of services, with what their batching policies want."""
+        state = self.state
+        counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
+        served = sum(queue.total for queue in state.queues)
+        call(state, scheduler.serve, counters, served == len(state.tasks))
+
+
+def _state_of(run: RunInput) -> RunState:
+    """The state before anything has happened."""
+    clock = Clock()
+    clock.end = run.horizon
+    clock.round_due = True  # one round before anything happens, for policies that prepare
+    capacity = Capacity(run.cluster)
+    links = Links(run.cluster, clock, run.tasks)
+    places = Places(run.cluster, capacity, links, run.tasks)
+    graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)
+    return RunState(run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False)
+
+
+def _sliced(run: RunInput) -> bool:
+    """Are all tasks requests about none of which anything is decided by itself?"""
+    single: Any = run.closed or any(batching.per_request for batching in run.batching)
+    single = single or any(service.cache is not None for service in run.services)
+    return not single and sum(len(service.rows) for service in run.services) >= len(run.tasks)

@@ -1,0 +1,237 @@
+"""Where tasks come from: open streams (rows already merged) and closed loops, whose clients wait for answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Any
+
+from sim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
+from sim.engine.kernel.draws import Draws
+from sim.model.record import UNFINISHED, RunInput
+from sim.model.tasks import Task
+
+BLOCK = 8192
+"""Tasks taken from the columns at once."""
+
+THINK_BLOCK = 256
+"""Think times drawn at once."""
+
+
+def with_own_columns(run: RunInput) -> RunInput:
+    """The run with columns that closed loops may write to: a client's times are known when it sends."""
+    if not run.closed:
+        return run
+    tasks = run.tasks
+    deadline, expires = tasks.deadline, tasks.expires
+    own = replace(
+        tasks,
+        arrival=tasks.arrival.copy(),
+        deadline=None if deadline is None else deadline.copy(),
+        expires=None if expires is None else expires.copy(),
+    )
+    return replace(run, tasks=own)
+
+
+class Sources(Timer):
+    """Delivers tasks at their arrivals.
+
+    The open streams are one chain of rows, of which only the next arrival is pending (it is the clock's feed);
+    pushing them all first would be four times slower.  Task objects are made from columns a block at a time.
+    """
+
+    __slots__ = (
+        "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "to_come", "closed", "_row", "_last",
+        "_base", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
+    )  # fmt: skip
+    _shapes: list[int]
+    _rows: list[tuple[float, ...]]
+    _estimates: list[tuple[float, ...]]
+
+    def __init__(
+        self,
+        run: RunInput,
+        clock: Clock,
+        status: Any,
+        deliver: Callable[[Task], None],
+        progress: Callable[[float, int, int], None] | None,
+        each_block: Callable[[], None],
+        absent: bool = False,
+    ):
+        """`absent`: all tasks are requests that have no objects; nothing is to be delivered."""
+        super().__init__(self._arrive)
+        self.run = run
+        self.tasks = run.tasks
+        self.clock = clock
+        self.status = status
+        self.deliver = deliver
+        self.progress = progress
+        self.each_block = each_block
+        self.closed = bool(run.closed)
+        # Rows that a client has not sent yet stand last, with arrival inf.
+        self._last = 0 if absent else int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
+        self.to_come = self._last
+        """Tasks that will certainly still arrive (thinking clients included)."""
+        self._stream_of: dict[int, int] = {}
+        self._sent: list[int] = []
+        self._think: list[Draws] = []
+        for number, stream in enumerate(run.closed):
+            self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
+            self._sent.append(stream.clients)
+            self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
+        self._row = self._base = 0
+        self._times: list[float] = []
+        if self._last:
+            self._load_block()
+            clock.feed_at(self._times[0], self)
+
+    def begin_at(self, row: int) -> None:
+        """Deliver the rows of the table from this one on, and none before; `run` has that table."""
+        self.tasks = self.run.tasks
+        self._row = row
+        self._last = len(self.tasks)
+        self.to_come = self._last - row
+        self._load_block()
+        self.clock.feed_at(self._times[0], self)
+
+    def _load_block(self) -> None:
+        first, stop = self._row, min(self._row + BLOCK, self._last)
+        tasks = self.tasks
+        self._base = first
+        self._times = tasks.arrival[first:stop].tolist()
+        self._shapes = tasks.shape[first:stop].tolist()
+        self._rows = list(map(tuple, tasks.time[first:stop].tolist()))  # tuples: policies cannot write to them
+        same = tasks.estimate is tasks.time
+        self._estimates = self._rows if same else list(map(tuple, tasks.estimate[first:stop].tolist()))
+        self.each_block()
+        if self.progress is not None:
+            self.progress(self.clock._now, first, len(tasks))
+
+    def _arrive(self, _: Timer) -> None:
+        row = self._row
+        offset = row - self._base
+        tasks = self.tasks
+        task = Task(
+            row,
+            self._times[offset],
+            tasks.shapes[self._shapes[offset]],
+            self._rows[offset],
+            self._estimates[offset],
+            tasks,
+        )
+        self._row = following = row + 1
+        if following < self._last:
+            offset += 1
+            if offset == len(self._times):
+                self._load_block()
+                offset = 0
+            self.clock.feed_time = self._times[offset]
+        else:
+            self.clock.feed_time = math.inf
+        self.to_come -= 1
+        self.status[row] = UNFINISHED
+        self.deliver(task)
+
+    # Closed loops -------------------------------------------------------------------------------------------
+
+    def answered(self, task: Task) -> None:
+        """A task has ended: if a client waited for it, the client thinks and sends the stream's next task."""
+        number = self._stream_of.get(task.index)
+        if number is None or self._sent[number] >= len(self.run.closed[number].rows):
+            return
+        time = self.clock._now + self._think[number]()
+        if time >= self.run.horizon:
+            return
+        position = self._sent[number]
+        self._sent[number] = position + 1
+        self.to_come += 1
+        self.clock.at(time, ARRIVAL, Later(self._send, number, position, time))
+
+    def _send(self, number: int, position: int, time: float) -> None:
+        stream = self.run.closed[number]
+        row = int(stream.rows[position])
+        tasks = self.tasks
+        tasks.arrival[row] = time
+        if stream.deadline is not None and tasks.deadline is not None:
+            tasks.deadline[row] = time + stream.deadline[position]
+        if stream.patience is not None and tasks.expires is not None:
+            tasks.expires[row] = time + stream.patience[position]
+        times = tuple(tasks.time[row].tolist())
+        estimates = times if tasks.estimate is tasks.time else tuple(tasks.estimate[row].tolist())
+        self.to_come -= 1
+        self.status[row] = UNFINISHED
+        self.deliver(Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks))
+
+
+class Graph:
+    """Which tasks wait for which: counts of unfinished predecessors, and successors."""
+
+    __slots__ = ("missing", "successors", "blocked", "ready")
+
+    def __init__(self, predecessors: list[tuple[int, ...]]):
+        self.missing = [len(row) for row in predecessors]
+        self.successors: dict[int, list[int]] = {}
+        for row, before in enumerate(predecessors):
+            for predecessor in before:
+                self.successors.setdefault(predecessor, []).append(row)
+        self.ready: dict[int, float] = {}
+        """When the last predecessor finished, of tasks that have none left."""
+        self.blocked: dict[int, Task] = {}
+        """Arrived tasks that wait for predecessors, by row."""
+
+    def completed(self, row: int, now: float) -> list[Task]:
+        """The arrived tasks that become ready because this one completed."""
+        freed = []
+        for successor in self.successors.get(row, ()):
+            if self.missing[successor] > 0:
+                self.missing[successor] -= 1
+                if not self.missing[successor]:
+                    self.ready[successor] = now
+                    if successor in self.blocked:
+                        freed.append(self.blocked.pop(successor))
+        return freed
+
+    def failed(self, row: int) -> list[Task]:
+        """The arrived tasks that cannot run any more; those that have not arrived will find themselves doomed."""
+        doomed = []
+        for successor in self.successors.get(row, ()):
+            self.missing[successor] = -1
+            if successor in self.blocked:
+                doomed.append(self.blocked.pop(successor))
+        return doomed
+
+    def doomed(self, row: int) -> bool:
+        """Has a predecessor ended without completing?"""
+        return self.missing[row] < 0
+
+
+class Patience:
+    """Tasks whose patience may end before they start: one pending event for all of them, and no hold on any."""
+
+    __slots__ = ("clock", "timer", "expire", "heap")
+
+    def __init__(self, clock: Clock, expire: Callable[[int], None]):
+        self.clock = clock
+        self.expire = expire
+        self.timer = Timer(self._due)
+        self.heap: list[tuple[float, int]] = []
+
+    def watch(self, task: Task) -> None:
+        expires = task.expires
+        if expires == math.inf:
+            return
+        row = task.index
+        heappush(self.heap, (expires, row))
+        if self.heap[0][1] == row:
+            self._arm()
+
+    def _arm(self) -> None:
+        self.clock.again(max(self.heap[0][0], self.clock._now), TIMER, self.timer)
+
+    def _due(self, _: Timer) -> None:
+        while self.heap and self.heap[0][0] <= self.clock._now:
+            self.expire(heappop(self.heap)[1])
+        if self.heap:
+            self._arm()

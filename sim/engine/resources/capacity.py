@@ -1,0 +1,321 @@
+"""Give and take: what a launch may occupy, and what changes when it does or leaves.
+
+The quick ways serve launches that only compute, on devices in their normal state; all others go the long way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.engine.resources.fitting import Fitting
+from sim.engine.resources.holdings import UNLIMITED, GpuState, NodeState
+from sim.model.cluster import WHOLE, Cluster
+from sim.model.plan import Placement, split_cores
+
+
+class Capacity(Fitting):
+    """What is free where, and who may take it."""
+
+    def __init__(self, cluster: Cluster):
+        super().__init__(cluster)
+        self.moved: list[GpuState] | None = None
+        """Accelerators of which something was taken or given back, for those that keep an index of them."""
+        self.releases = 0
+        """How often something has come free."""
+        self.undisturbed = True
+        """Has every device been in service ever since the start?"""
+
+    def refusal(self, placement: Placement) -> str | None:
+        """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
+        mode, devices = placement.mode, placement.devices
+        wanted = mode.gpus or (len(devices) if mode.unit is not None and mode.node_count == 1 else mode.node_count)
+        if len(set(devices)) != len(devices) or len(devices) != max(1, wanted):
+            return f"mode {mode.name} needs {max(1, wanted)} different devices, it names {len(devices)}"
+        by_node: dict[int, int] = {}
+        for device in devices:
+            state = self.of[device.index] if device.index < len(self.of) else None
+            if state is None or state.device is not device:
+                return f"{device} is not a device of this cluster"
+            if device.type is not mode.type:
+                return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+            if not mode.allows(device.node):
+                return f"{device} is not in partition {mode.partition}"
+            by_node[device.node] = by_node.get(device.node, 0) + 1
+            if not state.up or state.asleep or not self.nodes[device.node].up:
+                return f"{device} is {'asleep' if state.asleep else 'down'}"
+            if mode.gpus and not state.takes(mode):
+                if mode.gpu_memory > state.room:
+                    return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
+                return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
+        if mode.limited and (refusal := self.budget(mode).refusal(mode, devices)) is not None:
+            return refusal
+        if len(by_node) > 1 and not mode.span_any:
+            return f"mode {mode.name} does not span nodes"
+        if mode.node_count > 1 and list(by_node.values()) != [max(1, mode.gpus // mode.node_count)] * mode.node_count:
+            return f"mode {mode.name} needs equal parts of {mode.node_count} nodes, it has {len(by_node)} nodes"
+        if placement.parts is not None and sum(placement.parts) != mode.millicores:
+            held = sum(placement.parts) / 1000
+            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {held:g}"
+        for number, cpus, memory in placement.hosts():
+            node = self.nodes[number]
+            if cpus > node.cpu_free:
+                return f"node {node.node} has {node.cpu_free / 1000:g} cores free and the mode needs {cpus / 1000:g}"
+            if memory > node.mem_free:
+                return f"node {node.node} has {node.mem_free:,} bytes of memory free and the mode needs {memory:,}"
+            if placement.cores is not None:
+                if len(set(placement.cores)) * 1000 != mode.millicores:
+                    return f"mode {mode.name} needs {mode.cpus:g} cores, it names {len(set(placement.cores))}"
+                if any(not node.cores >> core & 1 for core in placement.cores):
+                    return f"a core it names on {node.node} is busy"
+        return None
+
+    def quick_take(self, placement: Placement) -> int:
+        """Check and occupy in one go: the fast path for a launch on one device, or on whole accelerators of one
+        node, that are in their normal state.
+
+        Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
+        unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
+        """
+        mode = placement.mode
+        if mode.gpus > 1:
+            return self._quick_gang(placement)
+        device = placement.devices[0]
+        if len(placement.devices) > 1:
+            return -1
+        state = self.of[device.index]
+        if state.device is not device or device.type is not mode.type or not state.normal:
+            return -1
+        if mode.gpus:
+            node = state.node
+            if state.free < mode.share or not node.up:
+                return -1
+            if not mode.bare:
+                if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
+                    return -1
+                if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+                    return -1
+                state.room = room = state.room - mode.gpu_memory
+                if room < state.least_room:
+                    state.least_room = room
+                node.cpu_free -= mode.millicores
+                node.mem_free -= mode.memory
+            state.free = free = state.free - mode.share
+            if self.moved is not None:
+                self.moved.append(state)
+            if free < WHOLE:
+                kind = state.kind
+                available = node.open[kind] = node.open[kind] & ~state.bit
+                if not available:
+                    self.with_open[kind] &= ~node.bit
+            if self.noting:
+                self.log.append(node.index)
+            return 0
+        if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
+            return -1
+        if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
+            return -1
+        state.cpu_free -= mode.millicores
+        state.mem_free -= mode.memory
+        self.log.append(state.index)
+        if mode.millicores == 1000:
+            core = state.cores & -state.cores
+            state.cores ^= core
+            return core
+        return self._take_cores(state, placement, mode.millicores)
+
+    def _quick_gang(self, placement: Placement) -> int:
+        """`quick_take` for several whole accelerators of one node."""
+        mode, devices, of = placement.mode, placement.devices, self.of
+        node = self.nodes[devices[0].node]
+        if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
+            return -1
+        if mode.node_count > 1:
+            return -1
+        if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+            return -1
+        bits = 0
+        states = []
+        for device in devices:
+            state = of[device.index]
+            if (
+                state.device is not device
+                or not state.normal
+                or state.free != WHOLE  # of one stream: nothing else runs there
+                or state.node is not node
+                or device.type is not mode.type
+            ):
+                return -1
+            bits |= state.bit
+            states.append(state)
+        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:
+            return -1
+        for state in states:
+            state.free = 0
+        if self.moved is not None:
+            self.moved += states
+        node.cpu_free -= mode.millicores
+        node.mem_free -= mode.memory
+        kind = states[0].kind
+        available = node.open[kind] = node.open[kind] & ~bits
+        if not available:
+            self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+        return 0
+
+    def quick_give(self, placement: Placement, cores: int) -> None:
+        """Release what `quick_take` occupied."""
+        mode = placement.mode
+        if mode.gpus > 1:
+            self.give(placement, None, cores)
+            return
+        self.releases += 1
+        state = self.of[placement.devices[0].index]
+        if not mode.gpus:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
+            state.cores |= cores
+            state.cpu_free += mode.millicores
+            state.mem_free += mode.memory
+            self.log.append(state.index)
+            return
+        node = state.node
+        if not mode.bare:
+            if mode.limited:
+                self.budget(mode).give(mode, placement.devices)
+            state.room += mode.gpu_memory
+            node.cpu_free += mode.millicores
+            node.mem_free += mode.memory
+        state.free = free = state.free + mode.share
+        if self.moved is not None:
+            self.moved.append(state)
+        if free >= WHOLE and state.up and not state.asleep:
+            kind = state.kind
+            if not node.open[kind] and node.up:
+                self.with_open[kind] |= node.bit
+            node.open[kind] |= state.bit
+        if self.noting:
+            self.log.append(node.index)
+
+    def _note(self, node: NodeState) -> None:
+        """The node changed by other than the quick ways: bring masks and log along."""
+        for kind, available in enumerate(node.open):
+            if available and node.up:
+                self.with_open[kind] |= node.bit
+            else:
+                self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+
+    def peak_memory(self) -> int:
+        """The most bytes that were ever held at once on any accelerator."""
+        gpus = [state for state in self.of if isinstance(state, GpuState)]
+        full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
+        return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
+
+    def take(self, placement: Placement, launch: Any) -> int:
+        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0.
+
+        On several nodes the cores of each stand behind those of the node before it (`sim.model.plan.split_cores`).
+        """
+        mode, devices = placement.mode, placement.devices
+        if mode.limited:
+            self.budget(mode).take(mode, devices)
+        if mode.gpus == 0:
+            taken = shift = 0
+            for number, cpus, memory in placement.hosts():
+                node = self.nodes[number]
+                node.cpu_free -= cpus
+                node.mem_free -= memory
+                self._note(node)
+                taken |= self._take_cores(node, placement, cpus) << shift
+                shift += node.node.cpus
+            return taken
+        mig = mode.type.sharing.kind == "mig"
+        for device in devices:
+            gpu = self.of[device.index]
+            if mig:
+                self._take_slice(gpu, mode.share, launch)
+            gpu.free -= mode.share
+            gpu.room -= mode.gpu_memory
+            gpu.note_memory()
+            if self.moved is not None:
+                self.moved.append(gpu)
+            if gpu.free < WHOLE:
+                gpu.node.open[gpu.kind] &= ~gpu.bit
+        for number, cpus, memory in placement.hosts():
+            node = self.nodes[number]
+            node.cpu_free -= cpus
+            node.mem_free -= memory
+            self._note(node)
+        return 0
+
+    def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
+        """Release what `take` occupied."""
+        mode, devices = placement.mode, placement.devices
+        if mode.gpus == 0 and len(devices) == 1:
+            self.quick_give(placement, cores)
+            return
+        self.releases += 1
+        if mode.limited:
+            self.budget(mode).give(mode, devices)
+        if mode.gpus == 0:
+            for device, mask in zip(devices, split_cores(devices, cores, self.cluster), strict=True):
+                self.of[device.index].cores |= mask
+        for device in devices if mode.gpus else ():
+            gpu = self.of[device.index]
+            if gpu.slices:
+                gpu.slices.pop(launch, None)
+            gpu.free = free = gpu.free + mode.share
+            gpu.room += mode.gpu_memory
+            if self.moved is not None:
+                self.moved.append(gpu)
+            if free >= WHOLE and gpu.up and not gpu.asleep:
+                gpu.node.open[gpu.kind] |= gpu.bit
+        for number, cpus, memory in placement.hosts():
+            node = self.nodes[number]
+            node.cpu_free += cpus
+            node.mem_free += memory
+            self._note(node)
+
+    @staticmethod
+    def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
+        """Whole cores get a name of their own (for pictures and plans); parts of cores do not."""
+        taken = 0
+        if placement.cores is not None:
+            for core in placement.cores:
+                taken |= 1 << core
+        else:
+            free = node.cores
+            for _ in range(millicores // 1000):
+                lowest = free & -free
+                taken |= lowest
+                free ^= lowest
+        node.cores &= ~taken
+        return taken
+
+    @staticmethod
+    def _take_slice(gpu: GpuState, share: int, launch: Any) -> None:
+        chosen = gpu.slice_for(share)
+        assert chosen is not None
+        layout, size = chosen
+        gpu.relaid = layout != gpu.layout
+        gpu.layout = layout
+        gpu.slices[launch] = size
+
+    def changed(self, state: GpuState | NodeState) -> None:
+        """Up, asleep or room of a device changed by other means."""
+        self.releases += 1
+        self.undisturbed = self.undisturbed and state.up and not state.asleep
+        if isinstance(state, NodeState):
+            if self.moved is not None:
+                self.moved += state.gpus
+            self._note(state)
+            return
+        if self.moved is not None:
+            self.moved.append(state)
+        if state.open:
+            state.node.open[state.kind] |= state.bit
+        else:
+            state.node.open[state.kind] &= ~state.bit
+        self._note(state.node)

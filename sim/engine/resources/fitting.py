@@ -1,0 +1,358 @@
+"""Where a mode fits: an index over what is free.
+
+For one whole accelerator of a type there is a bitmask of the nodes that have one, kept with every give and take.  For
+every other mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it fits now.
+Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by looking only at
+the nodes noted since.  So the cost of a decision grows with what changed, not with the number of devices, and first
+fit is the lowest set bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sim.engine.resources.budgets import Budget
+from sim.engine.resources.holdings import GpuState, NodeState
+from sim.model.cluster import Cluster, Device, DeviceType, Partition
+from sim.model.plan import Placement, host_part
+from sim.model.tasks import Mode
+
+KEPT_GANGS = 256
+"""Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
+
+
+class ModeIndex:
+    """Where one mode fits: `mask` is true for the log up to `seen`."""
+
+    __slots__ = ("mask", "seen", "kind", "counted", "simple", "bare")
+
+    def __init__(self, kind: int, counted: bool, simple: bool, bare: bool):
+        self.bare = bare
+        """Nothing but one whole accelerator: `Fitting.with_open` knows."""
+        self.mask = 0
+        self.seen = -1
+        self.kind = kind
+        self.counted = counted
+        """Whole GPUs without a claim on their memory: where it fits is told by counting open ones."""
+        self.simple = simple
+        """And of one stream: any open ones will do."""
+
+
+class Fitting:
+    """The state of all nodes, and the index over them."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.types: dict[DeviceType, int] = {kind: i for i, kind in enumerate(cluster.types.values())}
+        self.nodes = [NodeState(node, self.types) for node in cluster.nodes]
+        self.of: list[Any] = [None] * len(cluster.devices)
+        for node in self.nodes:
+            self.of[node.device.index] = node
+            for gpu in node.gpus:
+                self.of[gpu.device.index] = gpu
+        self.indexes: dict[Mode, ModeIndex] = {}
+        self.log: list[int] = []
+        """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
+        self.log_generation = 0
+        self.noting = False
+        """Does anybody read the log?"""
+        self.with_open = [0] * len(self.types)
+        """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
+        for node in self.nodes:
+            for kind, available in enumerate(node.open):
+                if available:
+                    self.with_open[kind] |= node.bit
+        self._having: list[list[int]] = [[] for _ in self.types]
+        """By type number: indexes of the nodes that have a device of the type."""
+        for node in self.nodes:
+            for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
+                self._having[kind].append(node.index)
+        self._log_limit = 4 * len(self.nodes) + 1000
+        self.budgets: dict[Partition, Budget] = {}
+        """Of partitions with a limit on all that runs there."""
+
+    def index_of(self, mode: Mode) -> ModeIndex:
+        index = self.indexes.get(mode)
+        if index is None:
+            counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            counted = counted and mode.node_count == 1
+            simple = counted and mode.type.streams == 1
+            bare = simple and mode.bare
+            index = self.indexes[mode] = ModeIndex(self.types[mode.type], counted, simple, bare)
+            if not bare:
+                self.noting = True
+        return index
+
+    def mask(self, mode: Mode) -> int:
+        """Bitmask of the nodes on which the mode fits now."""
+        mask = self.room(mode)
+        return self.budget(mode).narrowed(mode, mask) if mode.limited else mask
+
+    def room(self, mode: Mode) -> int:
+        """Bitmask of the nodes with room for the mode, limits of its partition aside."""
+        index = self.indexes.get(mode) or self.index_of(mode)
+        if index.bare:
+            return self.with_open[index.kind]
+        if index.seen != len(self.log):
+            self._refresh(mode, index)
+        return index.mask
+
+    def has_room(self, modes: Iterable[Mode]) -> bool:
+        """Is there room for one of these modes, limits of partitions and places of data aside?"""
+        for mode in modes:  # noqa: SIM110 (a third of the time: this is asked with most arrivals)
+            if self.room(mode) or (mode.span_any and self.first(mode) is not None):
+                return True
+        return False
+
+    def budget(self, mode: Mode) -> Budget:
+        """What the partition of a limited mode has in use."""
+        partition = mode.partition
+        assert partition is not None
+        budget = self.budgets.get(partition)
+        if budget is None:
+            budget = self.budgets[partition] = Budget(partition)
+        return budget
+
+    def _refresh(self, mode: Mode, index: ModeIndex) -> None:
+        """Look again at the nodes noted since the index was last asked."""
+        log, nodes = self.log, self.nodes
+        seen, mask = index.seen, index.mask
+        changed: Iterable[int] = log[seen:]
+        if seen < 0 or len(log) - seen > len(nodes):
+            mask, changed = 0, self._having[index.kind]
+        if mode.nodes is not None:
+            own = mode.nodes
+            changed = [number for number in changed if own >> number & 1]
+        if index.counted:
+            kind, gpus, cpus, memory = index.kind, mode.gpus, mode.millicores, mode.memory
+            for number in changed:
+                node = nodes[number]
+                if (
+                    node.open[kind].bit_count() >= gpus
+                    and cpus <= node.cpu_free
+                    and memory <= node.mem_free
+                    and node.up
+                ):
+                    mask |= node.bit
+                elif mask & node.bit:
+                    mask ^= node.bit
+        else:
+            for number in changed:
+                node = nodes[number]
+                if node.fits(mode):
+                    mask |= node.bit
+                elif mask & node.bit:
+                    mask ^= node.bit
+        index.mask = mask
+        index.seen = len(log)
+        if index.seen > self._log_limit:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Start the log anew if it has grown long: indexes that are behind will look at every node once."""
+        length = len(self.log)
+        if length <= self._log_limit:
+            return
+        self.log.clear()
+        self.log_generation += 1
+        for other in self.indexes.values():
+            other.seen = 0 if other.seen == length else -1
+
+    def first(self, mode: Mode) -> Placement | None:
+        """The mode on the first node where it fits, on that node's first devices."""
+        index = self.indexes.get(mode) or self.index_of(mode)
+        if index.bare:
+            mask = self.with_open[index.kind]
+            if not mask:
+                return None
+            node = self.nodes[(mask & -mask).bit_length() - 1]
+            available = node.open[index.kind]
+            placements = node.gpus[(available & -available).bit_length() - 1].placements
+            if mode in placements:
+                return placements[mode]
+            return self.on_node(mode, node)
+        if index.seen != len(self.log):
+            self._refresh(mode, index)
+        mask = index.mask
+        if mode.limited:
+            mask = self.budget(mode).narrowed(mode, mask)
+        if not mask:
+            return self._first_across(mode, index) if mode.span_any else None
+        return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
+
+    def _first_across(self, mode: Mode, index: ModeIndex) -> Placement | None:
+        """The first devices of any nodes; only nodes that have some are looked at."""
+        numbers = self.having_room(mode)
+        if mode.node_count > 1 and numbers.bit_count() < mode.node_count:
+            return None
+        if index.simple and sum(self.nodes[n].open[index.kind].bit_count() for n in self.nodes_in(numbers)) < mode.gpus:
+            return None
+        return self._across(mode, (self.nodes[number] for number in self.nodes_in(numbers)))
+
+    def having_room(self, mode: Mode) -> int:
+        """Bitmask of the nodes that may have room for a part of a gang now."""
+        if mode.unit is not None:
+            return self.room(mode.unit)
+        mask = self.with_open[self.index_of(mode).kind] if self.index_of(mode).simple else (1 << len(self.nodes)) - 1
+        return mask if mode.nodes is None else mask & mode.nodes
+
+    def free_for(self, mode: Mode) -> int:
+        """How much there is now for a gang on whichever nodes, in units of `amount_of`, limits aside."""
+        numbers = self.having_room(mode)
+        if mode.node_count > 1:
+            return numbers.bit_count()
+        amount = amount_of(mode)
+        return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
+
+    def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
+        """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
+        that `claim` will refuse)."""
+        if mode.gpus == 0:
+            placement = node.placements.get(mode)
+            if placement is None:
+                placement = node.placements[mode] = Placement(mode, (node.device,))
+            return placement
+        index = self.indexes[mode]
+        if mode.gpus == 1:
+            if index.simple:
+                available = node.open[index.kind]
+                if not available:
+                    return None
+                gpu = node.gpus[(available & -available).bit_length() - 1]
+            else:
+                found = self.best_gpu(mode, node)
+                if found is None:
+                    return None
+                gpu = found
+            placement = gpu.placements.get(mode)
+            if placement is None:
+                placement = gpu.placements[mode] = Placement(mode, (gpu.device,))
+            return placement
+        if index.simple:
+            return self._gang(mode, node, node.open[index.kind])
+        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        if mode.type.streams > 1:
+            fitting.sort(key=lambda gpu: -gpu.free)
+        return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
+
+    def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
+        """The first so many of a node's open accelerators."""
+        placement = node.gangs.get((mode, available))
+        if placement is not None:
+            return placement
+        left, chosen = available, []
+        for _ in range(mode.gpus):
+            if not left:
+                return None
+            lowest = left & -left
+            chosen.append(node.gpus[lowest.bit_length() - 1].device)
+            left ^= lowest
+        if len(node.gangs) >= KEPT_GANGS:
+            node.gangs.clear()
+        placement = node.gangs[mode, available] = Placement(mode, tuple(chosen))
+        return placement
+
+    def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
+        """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
+        stay whole), the emptiest where whole launches overlap or share by time slices, else the first."""
+        index = self.indexes.get(mode)
+        if index is not None and index.counted and not index.simple:
+            best, most = None, 0
+            available = node.open[index.kind]
+            while available:
+                lowest = available & -available
+                available ^= lowest
+                gpu = node.gpus[lowest.bit_length() - 1]
+                if gpu.free > most:
+                    best, most = gpu, gpu.free
+            return best
+        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        if not fitting:
+            return None
+        if mode.type.sharing.kind == "timeslice" or (mode.whole and mode.type.streams > 1):
+            return max(fitting, key=lambda gpu: gpu.free)
+        if mode.whole:
+            return fitting[0]
+        return min(fitting, key=lambda gpu: gpu.free)
+
+    def _across(self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None) -> Placement | None:
+        """A gang over several nodes, filling nodes in order.
+
+        `budget`: what its partition will have in use by then; None: what it has now.
+        """
+        new = 1 << 30
+        if mode.limited:
+            budget = budget or self.budget(mode)
+            if not budget.enough(mode):
+                return None
+            new = budget.new_nodes()
+        chosen: list[tuple[NodeState, int]] = []
+        left = amount_of(mode)
+        for node in nodes:
+            fresh = budget is not None and node.index not in budget.on
+            if fresh and not new:
+                continue
+            here = share_of(mode, node, left)
+            if here:
+                chosen.append((node, here))
+                new -= fresh
+                left -= here
+                if not left:
+                    return _gang_on(mode, chosen)
+        return None
+
+    def countable(self, mode: Mode) -> bool:
+        """Is it enough to count what a launch in this mode takes: cores, or whole accelerators of one node?"""
+        if mode.span_any:
+            return False
+        return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
+
+    def nodes_in(self, mask: int) -> Iterator[int]:
+        """Indexes of the set bits, ascending."""
+        while mask:
+            lowest = mask & -mask
+            yield lowest.bit_length() - 1
+            mask ^= lowest
+
+
+def amount_of(mode: Mode) -> int:
+    """How much a gang over several nodes needs in all: nodes, accelerators, or thousandths of cores."""
+    return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
+
+
+def share_of(mode: Mode, node: NodeState, left: int) -> int:
+    """How much of the `amount_of` a gang one node can take, of what is left to be placed."""
+    if mode.unit is not None:
+        if not node.fits(mode.unit):
+            return 0
+        if mode.node_count > 1:
+            return 1
+        cores = min(left, node.cpu_free)
+        if mode.memory:
+            cores = min(cores, node.mem_free * mode.millicores // mode.memory)
+        return cores // 1000 * 1000
+    if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
+        return 0
+    count = sum(gpu.device.type is mode.type and gpu.takes(mode) for gpu in node.gpus)
+    count = min(count, left)
+    while count:
+        cpus, memory = host_part(mode, count)
+        if cpus <= node.cpu_free and memory <= node.mem_free:
+            break
+        count -= 1
+    return count
+
+
+def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
+    """A gang that holds so much of each of these nodes, on their first devices."""
+    if not mode.gpus:
+        devices = tuple(node.device for node, _ in chosen)
+        if mode.node_count > 1:
+            return Placement(mode, devices)
+        return Placement(mode, devices, parts=tuple(part for _, part in chosen) if len(chosen) > 1 else None)
+    found: list[Device] = []
+    for node, count in chosen:
+        count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
+        found += [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)][:count]
+    return Placement(mode, tuple(found))

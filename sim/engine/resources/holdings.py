@@ -1,0 +1,167 @@
+"""Who occupies what: the changing side of nodes and accelerators, their cores, memory and shares.
+
+Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.model.cluster import WHOLE, Device, DeviceType, Node
+from sim.model.plan import Placement
+from sim.model.tasks import Mode
+
+UNLIMITED = 1 << 62
+
+
+def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
+    """When a launch can begin its first stage on a device of which it leaves `free`.
+
+    Capacity whose former user is still saving its state counts as free; a newcomer waits only if it needs that
+    part.  `state.saving` lists (until, amount).
+    """
+    time = state.ready_at
+    if state.saving:
+        state.saving = saving = sorted(entry for entry in state.saving if entry[0] > now)
+        being_saved = sum(amount for _, amount in saving)
+        for until, amount in saving:
+            if being_saved <= free:
+                break
+            being_saved -= amount
+            time = max(time, until)
+    return time
+
+
+class GpuState:
+    """The changing side of one accelerator.
+
+    `free` is the share still to be given away: `streams` launches of a whole GPU at first.  `room` is the memory
+    that launches may claim: capacity less what launches hold and less pinned items; items that lie there
+    unpinned can be evicted and do not count.  `normal`: computes at its nominal rate, at once.
+    """
+
+    __slots__ = (
+        "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
+        "saving", "placements", "layout", "relaid", "slices", "lane", "kind", "least_room",
+    )  # fmt: skip
+
+    def __init__(self, device: Device, node: NodeState, kind: int):
+        self.device = device
+        self.node = node
+        self.kind = kind
+        self.bit = 1 << device.local
+        self.free = device.type.streams * WHOLE
+        self.room = UNLIMITED if device.type.memory is None else device.type.memory
+        self.least_room = self.room
+        """The least that was ever left of the room, with what lies there unpinned taken off."""
+        self.up = True
+        self.asleep = False
+        self.normal = True
+        self.frequency = 1.0
+        self.slowdown = 1.0 + device.type.preemption.overhead
+        if self.slowdown != 1.0:
+            self.normal = False
+        self.ready_at = 0.0
+        self.saving: list[tuple[float, int]] = []
+        self.placements: dict[Mode, Placement] = {}
+        layouts = device.type.sharing.layouts
+        self.layout = tuple(round(s * WHOLE) for s in layouts[0])
+        self.relaid = False  # mig: the layout was changed and the time for it is still to be paid
+        self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
+        self.lane: Any = None
+        """What is in flight there (`sim.engine.flight.launch.Lane`)."""
+
+    def note_memory(self, unpinned: int = 0) -> None:
+        """More memory is held, or items lie there that no launch needs."""
+        if self.room - unpinned < self.least_room:
+            self.least_room = self.room - unpinned
+
+    def takes(self, mode: Mode) -> bool:
+        """Is there a share and memory for one more launch in this mode?"""
+        if not self.up or self.asleep or mode.gpu_memory > self.room:
+            return False
+        if self.device.type.sharing.kind == "mig":
+            return self.slice_for(mode.share) is not None
+        return self.free >= mode.share
+
+    def slice_for(self, share: int) -> tuple[tuple[int, ...], int] | None:
+        """mig: the layout and slice a launch would take: the least that is large enough, without a change of
+        layout if possible; another layout only when the GPU is empty."""
+        free = list(self.layout)
+        for used in self.slices.values():
+            free.remove(used)
+        fitting = [size for size in free if size >= share]
+        if fitting:
+            return self.layout, min(fitting)
+        if not self.slices:
+            for layout in self.device.type.sharing.layouts:
+                sizes = [round(size * WHOLE) for size in layout]
+                fitting = [size for size in sizes if size >= share]
+                if fitting:
+                    return tuple(sizes), min(fitting)
+        return None
+
+    @property
+    def left(self) -> int:
+        """Capacity still to be given away."""
+        return self.free
+
+    @property
+    def open(self) -> bool:
+        """Could a launch of a whole GPU start here, memory aside?"""
+        return self.up and not self.asleep and self.free >= WHOLE
+
+
+class NodeState:
+    """The changing side of one node.  `open[t]`: bitmask of its accelerators of type number t that are open."""
+
+    __slots__ = (
+        "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
+        "frequency", "slowdown", "ready_at", "saving", "placements", "gangs",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, types: dict[DeviceType, int]):
+        self.node = node
+        self.index = node.index
+        self.bit = 1 << node.index
+        self.device = node.cpu
+        self.cpu_free = node.cpus * 1000
+        self.mem_free = UNLIMITED if node.memory is None else node.memory
+        self.cores = (1 << node.cpus) - 1
+        self.gpus = [GpuState(device, self, types[device.type]) for device in node.accelerators]
+        self.open = [0] * len(types)
+        for gpu in self.gpus:
+            self.open[gpu.kind] |= gpu.bit
+        self.up = True
+        self.asleep = False
+        self.normal = True
+        self.frequency = 1.0
+        self.slowdown = 1.0
+        self.ready_at = 0.0
+        self.saving: list[tuple[float, int]] = []
+        self.placements: dict[Mode, Placement] = {}
+        self.gangs: dict[tuple[Mode, int], Placement] = {}
+        """Placements of gangs of whole GPUs by mode and what was open when they were made."""
+
+    @property
+    def left(self) -> int:
+        """Capacity (thousandths of cores) still to be given away."""
+        return self.cpu_free
+
+    def fits(self, mode: Mode) -> bool:
+        """Does the mode fit on this node alone, limits of its partition aside?"""
+        if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
+            return False
+        if mode.nodes is not None and not mode.nodes & self.bit:
+            return False
+        if mode.node_count > 1:
+            return False
+        if mode.gpus == 0:
+            return self.device.type is mode.type and not self.asleep
+        count = 0
+        for gpu in self.gpus:
+            if gpu.device.type is mode.type and gpu.takes(mode):
+                count += 1
+                if count == mode.gpus:
+                    return True
+        return False

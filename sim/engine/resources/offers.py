@@ -1,0 +1,88 @@
+"""The accelerator that a service's next batch is offered, the emptiest, kept from one question to the next."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.holdings import GpuState
+from sim.model.cluster import WHOLE, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import Mode
+from sim.policy.dispatch import EMPTY
+
+Offer = tuple[int, int]
+"""A device, and how often what it holds has changed: equal offers are the same device in the same state."""
+
+
+class Offers:
+    """Accelerators of each type in the order of what is free.  Cost: O(log n) a change, O(1) a question."""
+
+    def __init__(self, capacity: Capacity):
+        self.capacity = capacity
+        self._moved: list[GpuState] = []
+        capacity.moved = self._moved
+        self._changes = [0] * len(capacity.of)
+        self._heaps: dict[DeviceType, list[tuple[int, int]]] = {}
+        """(- free, device), and some that no longer hold."""
+        self._counts: dict[DeviceType, int] = {}
+        for state in capacity.of:
+            if isinstance(state, GpuState):
+                self._heaps.setdefault(state.device.type, []).append((-state.free, state.device.index))
+        for kind, heap in self._heaps.items():
+            heapify(heap)
+            self._counts[kind] = len(heap)
+
+    @staticmethod
+    def serves(mode: Mode) -> bool:
+        """Is a mode one whole accelerator, so that the emptiest of its type is what it is offered?"""
+        return mode.gpus == 1 and mode.whole and mode.type.sharing.kind != "mig"
+
+    def of(self, mode: Mode) -> tuple[Placement, Offer] | None:
+        """The emptiest accelerator with room for the mode, the first of equals."""
+        if self._moved:
+            self._note()
+        of, heap = self.capacity.of, self._heaps.get(mode.type, [])
+        while heap:
+            free, index = heap[0]
+            state = of[index]
+            if -free != state.free:
+                heappop(heap)
+                continue
+            if state.free < mode.share:
+                return None
+            node = state.node
+            fits = state.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            if not fits or mode.nodes is not None:
+                return self.by_looking(mode)
+            return self._offer(mode, state)
+        return None
+
+    def _note(self) -> None:
+        """Take note of the accelerators of which something was taken or given back."""
+        for state in self._moved:
+            device = state.device
+            self._changes[device.index] += 1
+            heap = self._heaps[device.type]
+            heappush(heap, (-state.free, device.index))
+            if len(heap) > 4 * self._counts[device.type] + 64:
+                heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
+                heapify(heap)
+        self._moved.clear()
+
+    def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
+        """The same where the emptiest has no memory left, or the mode may not go everywhere.  Linear."""
+        best, most = None, 0
+        for number in self.capacity.nodes_in(self.capacity.mask(mode)):
+            gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
+            if gpu is not None and gpu.free > most:
+                best, most = gpu, gpu.free
+        return None if best is None else self._offer(mode, best)
+
+    def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
+        placement = state.placements.get(mode)
+        if placement is None:
+            placement = state.placements[mode] = Placement(mode, (state.device,))
+        if state.free == state.device.type.streams * WHOLE:
+            return placement, EMPTY
+        return placement, (state.device.index, self._changes[state.device.index])

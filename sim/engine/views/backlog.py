@@ -1,0 +1,190 @@
+"""Work ahead: estimated compute seconds waiting and running, by device type and class, kept from the first question on.
+
+Waiting work is a sum per kind of best mode.  Launches that only compute end when their estimate says, so their work
+is a sum of ends less the time; those that have overrun their estimate leave that sum by a heap.  Launches that go
+through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged launches) a question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch
+from sim.engine.queues.sliced import Sliced
+from sim.model.cluster import DeviceType
+from sim.model.tasks import Mode, Task
+
+Key = tuple[str, str, str]
+"""Kind and name of the device type, and the class: device types themselves are slow to hash."""
+
+
+class Watched(dict[int, Any]):
+    """A dictionary of tasks or launches that tells who joins and who leaves.
+
+    It takes the place of the engine's own from the first question on, so that runs without such questions pay nothing.
+    """
+
+    def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
+        super().__init__(items)
+        self._joins, self._leaves = joins, leaves
+        for item in items.values():
+            joins(item)
+
+    def __setitem__(self, key: int, item: Any) -> None:
+        if key not in self:
+            self._joins(item)
+        dict.__setitem__(self, key, item)
+
+    def __delitem__(self, key: int) -> None:
+        self._leaves(self[key])
+        dict.__delitem__(self, key)
+
+    def pop(self, key: int, *default: Any) -> Any:
+        item = self.get(key)
+        if item is None:
+            return dict.pop(self, key, *default)
+        self._leaves(item)
+        dict.__delitem__(self, key)
+        return item
+
+
+class Running:
+    """Plain launches of one kind: the sum of their expected ends, without those that are overdue."""
+
+    __slots__ = ("ends", "total", "heap")
+
+    def __init__(self) -> None:
+        self.ends: dict[int, float] = {}
+        self.total = 0.0
+        self.heap: list[tuple[float, int]] = []
+
+    def add(self, number: int, end: float) -> None:
+        self.ends[number] = end
+        self.total += end
+        heappush(self.heap, (end, number))
+
+    def remove(self, number: int) -> None:
+        end = self.ends.pop(number, None)
+        if end is not None:
+            self.total = self.total - end if self.ends else 0.0
+
+    def seconds(self, now: float) -> float:
+        heap = self.heap
+        while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):
+            self.remove(heappop(heap)[1])
+        return max(0.0, self.total - now * len(self.ends))
+
+
+class Backlog:
+    """What waits and what runs, by kind."""
+
+    def __init__(self, state: RunState, slices: Sequence[Sliced], remaining: Callable[[Launch], float]):
+        """slices: queues that keep no objects; `remaining`: estimated seconds that a launch has left."""
+        self.state = state
+        self.slices = slices
+        self.remaining = remaining
+        self.waiting: dict[Key, list[Any]] = {}
+        """Seconds and number of the tasks that wait."""
+        self._counted: dict[tuple[str | None, str | None], list[list[Any]]] = {}
+        """Entries of `waiting` that answer to a question, until there are more of them."""
+        self._entries: dict[tuple[Mode, str], list[Any]] = {}
+        """The same by best mode."""
+        self.plain: dict[Key, Running] = {}
+        self.staged: dict[Key, dict[int, Any]] = {}
+        state.waiting = Watched(state.waiting, self.waits, self.leaves)
+        state.running = Watched(state.running, self.runs, self.ends)
+
+    # What happens ---------------------------------------------------------------------------------------------
+
+    def waits(self, task: Task) -> None:
+        entry = self._entry(task)
+        entry[0] += task.shortest_remaining
+        entry[1] += 1
+
+    def leaves(self, task: Task) -> None:
+        """It waits no longer: it starts, or it is gone."""
+        entry = self._entry(task)
+        entry[1] -= 1
+        entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
+
+    def runs(self, launch: Any) -> None:
+        terms = launch.terms
+        first = launch.task.class_ if terms is None or terms.first < 0 else terms.requests.queue.class_of(terms.first)
+        key = _key(launch.placement.mode.type, first)
+        if launch.table is None and terms is None and len(launch.tasks) == 1:
+            task = launch.task
+            planned = (launch.placement.mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
+            self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned)
+        else:
+            self.staged.setdefault(key, {})[launch.number] = launch
+
+    def ends(self, launch: Any) -> None:
+        for running in self.plain.values():
+            running.remove(launch.number)
+        for launches in self.staged.values():
+            launches.pop(launch.number, None)
+
+    def materialised(self, launch: Any) -> None:
+        """A plain launch goes through stages from now on."""
+        self.ends(launch)
+        self.runs(launch)
+
+    def _entry(self, task: Task) -> list[Any]:
+        """The sums that a waiting task belongs to."""
+        shape = task.shape
+        modes = shape.modes
+        mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+        entry = self._entries.get((mode, task.class_))
+        if entry is None:
+            key = _key(mode.type, task.class_)
+            entry = self.waiting.get(key)
+            if entry is None:
+                entry = self.waiting[key] = [0.0, 0]
+                self._counted.clear()
+            self._entries[(mode, task.class_)] = entry
+        return entry
+
+    # Questions ------------------------------------------------------------------------------------------------
+
+    def seconds(self, kind: str | None, class_: str | None) -> float:
+        now, remaining = self.state.clock._now, self.remaining
+        total = math.fsum(task.shortest_remaining for task in self._requests(kind, class_))
+        for key in _matching(self.waiting, kind, class_):
+            total += self.waiting[key][0]
+        for key in _matching(self.plain, kind, class_):
+            total += self.plain[key].seconds(now)
+        for key in _matching(self.staged, kind, class_):
+            total += sum(remaining(launch) for launch in self.staged[key].values())
+        return total
+
+    def count(self, kind: str | None, class_: str | None) -> int:
+        """Tasks that wait."""
+        requests = len(self._requests(kind, class_))
+        counted = self._counted.get((kind, class_))
+        if counted is None:
+            counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
+            self._counted[(kind, class_)] = counted
+        for entry in counted:
+            requests += entry[1]
+        return requests
+
+    def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
+        """Waiting requests that have never started, of queues that keep no objects.  Linear in their number."""
+        found = [task for queue in self.slices for task in queue.fresh()]
+        return [task for task in found if _matching([self._key_of(task)], kind, class_)]
+
+    @staticmethod
+    def _key_of(task: Task) -> Key:
+        return _key(task.shape.modes[task.modes_by_speed()[0]].type, task.class_)
+
+
+def _key(used: DeviceType, class_: str) -> Key:
+    return used.kind, used.name, class_
+
+
+def _matching(keys: Iterable[Key], kind: str | None, class_: str | None) -> list[Key]:
+    return [key for key in keys if (kind is None or kind in key[:2]) and class_ in (None, key[2])]

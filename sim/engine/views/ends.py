@@ -1,0 +1,257 @@
+"""When each node will have room for a mode, as far as estimates tell, kept from one question to the next."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from sim.engine.core.state import RunState
+from sim.engine.flight.durations import planned
+from sim.engine.flight.launch import Launch
+from sim.engine.launching.stopping import Stops
+from sim.engine.resources.holdings import NodeState
+from sim.engine.resources.sketches import Tally
+from sim.engine.views.forecast import Forecast
+from sim.model.tasks import Mode
+
+MANY = 64
+"""Launches noted on a node from which on those that are over are looked for with every new one."""
+
+
+class Bounds:
+    """By node the time at which one mode fits there; of a node that is `stale`, a time before which it does not.
+
+    What starts on a node makes the mode fit there no earlier, and what ends when it was to end was reckoned with: so
+    a time stays true as a bound, and is reckoned anew only once it is the least of all.  Whoever ended before it was
+    to end makes the bound void: `forget`.
+    """
+
+    __slots__ = ("kind", "times", "heap", "stale", "generation", "position")
+
+    def __init__(self, kind: int, nodes: int):
+        self.kind = kind
+        """Number of the type of device."""
+        self.times = [-math.inf] * nodes
+        self.heap = [(-math.inf, number) for number in range(nodes)]
+        """(time, node), and some that no longer hold."""
+        self.stale = set(range(nodes))
+        self.generation = -1
+        self.position = 0
+        """Up to where the log of changes has been read."""
+
+    def note(self, log: list[int], generation: int) -> None:
+        """Take note of the nodes that changed."""
+        if self.generation != generation:
+            self.stale.update(range(len(self.times)))
+        elif self.position != len(log):
+            self.stale.update(log[self.position :])
+        self.generation, self.position = generation, len(log)
+
+    def forget(self, number: int) -> None:
+        self.stale.add(number)
+        self.put(number, -math.inf)
+
+    def put(self, number: int, time: float) -> None:
+        if time == self.times[number]:
+            return
+        self.times[number] = time
+        heappush(self.heap, (time, number))
+        if len(self.heap) > 4 * len(self.times) + 64:
+            self.heap = [(time, number) for number, time in enumerate(self.times)]
+            heapify(self.heap)
+
+    def least(self) -> tuple[float, int]:
+        """The least time, and the first node that has it."""
+        heap = self.heap
+        while heap[0][0] != self.times[heap[0][1]]:
+            heappop(heap)
+        return heap[0]
+
+
+class Ends:
+    """When each node will have room for a mode.
+
+    For runs in which every launch computes steadily from its start: its end by estimate does not move then.
+    Cost: O(what started and ended since the last question), and the nodes that might be the first to have room.
+    """
+
+    def __init__(self, state: RunState, forecast: Forecast, stops: Stops):
+        self.forecast = forecast
+        self.capacity = state.capacity
+        self.capacity.noting = True
+        self.state = state
+        self.stops = stops
+        self.language = bool(self.state.input.language)
+        self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
+        """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
+        self._expected: list[tuple[float, int]] = []
+        """A heap: (end, number) of all that were to run on when it was looked last."""
+        self._overdue: set[int] = set()
+        """Of launches that run though they were to have ended."""
+        self._early: set[int] = set()
+        """Of those in `_expected` that are over."""
+        self._voids = 0
+        """How often somebody ended before the time."""
+        self.bounds: dict[Mode, Bounds] = {}
+        self._last = 0
+        self._generation = -1
+        self._position = 0
+        self._countable = True
+        tasks = self.state.tasks
+        shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
+        self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
+        """Does every launch end when it is expected to, unless it is stopped, and can every one be counted?"""
+        self._stops = 0
+        """Launches stopped before the last look."""
+
+    @property
+    def running(self) -> dict[int, Launch]:
+        return self.state.running
+
+    def as_known(self) -> bool:
+        """As `known`, for questions about what was found before: where nothing can end early or late, launches need
+        not be looked at before a time is asked for."""
+        return self._exact and self._stops == self.stops.count or self.known()
+
+    def known(self) -> bool:
+        """Take note of what has happened; False if something runs whose room cannot be counted."""
+        last, fresh, crowded = self._last, [], []
+        for launch in reversed(self.running.values()):
+            if launch.number <= last:
+                break
+            fresh.append(launch)
+        self._last = self.state.last_launch
+        stopped, self._stops = self._stops != self.stops.count, self.stops.count
+        exact, expected = self._exact, self._expected
+        for launch in reversed(fresh):  # as they started
+            if exact and launch.table is None:
+                end = launch.decided + planned(launch)
+            elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
+                self._countable = False
+                break
+            else:
+                end = self.forecast.finish_of(launch)
+            here = self.on[launch.placement.devices[0].node]
+            insort(here, (end, launch.number, launch))
+            if not exact:
+                heappush(expected, (end, launch.number))
+            if len(here) > MANY:
+                crowded.append(launch.placement.devices[0].node)
+        if self._countable and (stopped if exact else not self._as_expected()):
+            self._look_at_changed()
+        for node in crowded:
+            self.on[node] = self.launches(node)
+        self._generation, self._position = self.capacity.log_generation, len(self.capacity.log)
+        return self._countable
+
+    def _as_expected(self) -> bool:
+        """Does everything run on that was to run on, and what is overdue besides?  Told by counting."""
+        expected, running, now = self._expected, self.running, self.forecast.now
+        while expected and expected[0][0] <= now:
+            number = heappop(expected)[1]
+            if number in running:
+                self._overdue.add(number)
+            self._early.discard(number)
+        # Replicas of language models hold and free devices, and are no launches.
+        return self._total() == len(running) and not self.language
+
+    def _total(self) -> int:
+        return len(self._expected) - len(self._early) + len(self._overdue)
+
+    def _look_at_changed(self) -> None:
+        """Find who ended before or after its time; what was reckoned with the former is void."""
+        running, now = self.running, self.forecast.now
+        changed: Iterable[int] = set(self.capacity.log[self._position :])
+        if self._generation != self.capacity.log_generation:
+            changed = range(len(self.on))
+        for node in changed:
+            void = self.language
+            for end, number, _ in self.on[node]:
+                if number not in running:
+                    self._overdue.discard(number)
+                    if end > now:
+                        self._early.add(number)
+                        void = True
+            self.on[node] = self.launches(node)
+            if void:
+                self._voids += 1
+                for bounds in self.bounds.values():
+                    bounds.forget(node)
+
+    def stamp(self) -> tuple[int, int, int]:
+        """After `as_known`: what tells whether anything has changed since."""
+        return self._voids, self.capacity.log_generation, len(self.capacity.log)
+
+    def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
+        """Since then: has nothing begun or ended on a node, and nothing anywhere before its time?
+
+        So if it was the first to have room for a mode, and that time is to come, it still is.
+        """
+        voids, generation, position = stamp
+        if voids != self._voids or generation != self.capacity.log_generation:
+            return False
+        return node not in self.capacity.log[position:]
+
+    def launches(self, number: int) -> list[tuple[float, int, Launch]]:
+        """What runs on a node, by end, of what was known."""
+        return [entry for entry in self.on[number] if entry[1] in self.running]
+
+    def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
+        """What will have ended on a node at a time; the node is one that `earliest` gave."""
+        here = self.on[number]
+        return here[: bisect_right(here, (time, math.inf))]
+
+    def earliest(self, mode: Mode) -> tuple[float, int]:
+        """The first time at which a mode fits somewhere, and the first such node; -inf if it fits now."""
+        bounds = self.bounds.get(mode)
+        if bounds is None:
+            bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
+        bounds.note(self.capacity.log, self.capacity.log_generation)
+        time, number = bounds.least()
+        if time <= self.forecast.now:
+            # Such a one may have come true, and the mode may fit there by now: bounds of the past do not hold.
+            now, times = self.forecast.now, bounds.times
+            for other in [other for other in bounds.stale if times[other] <= now]:
+                bounds.stale.discard(other)
+                bounds.put(other, self._time(other, mode, bounds.kind))
+            time, number = bounds.least()
+        while number in bounds.stale:
+            bounds.stale.discard(number)
+            bounds.put(number, self._time(number, mode, bounds.kind))
+            time, number = bounds.least()
+        return time, number
+
+    def _time(self, number: int, mode: Mode, kind: int) -> float:
+        """When a mode (on type number `kind`) will fit on a node; -inf if it does now, inf if it never will."""
+        node = self.capacity.nodes[number]
+        here = self.on[number] = self.launches(number)
+        if mode.gpus and self.capacity.undisturbed and _only_gpus(node, mode):
+            # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
+            missing = mode.gpus - node.open[kind].bit_count()
+            if missing <= 0:
+                return -math.inf
+            gpus = node.gpus
+            for end, _, launch in here:
+                held = launch.placement
+                if held.mode.gpus and gpus[held.devices[0].local].kind == kind:
+                    missing -= held.mode.gpus
+                    if missing <= 0:
+                        return end
+            return math.inf
+        tally = Tally(node)
+        if tally.fits(mode, kind):
+            return -math.inf
+        for end, _, launch in here:
+            tally.release(launch.placement)
+            if tally.fits(mode, kind):
+                return end
+        return math.inf
+
+
+def _only_gpus(node: NodeState, mode: Mode) -> bool:
+    """Is there nothing that a mode lacks on a node but accelerators?"""
+    if mode.millicores > node.cpu_free or mode.memory > node.mem_free:
+        return False
+    return mode.nodes is None or bool(mode.nodes & node.bit)

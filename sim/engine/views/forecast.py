@@ -1,0 +1,238 @@
+"""How long and until when: what estimates tell of tasks, launches and devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from sim.engine.core.state import RunState, launches_on
+from sim.engine.flight.durations import planned, reached, seconds_of
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
+from sim.engine.flight.links import Links
+from sim.engine.flight.transfers import Transfers
+from sim.engine.resources.holdings import GpuState, available_at
+from sim.model.cluster import WHOLE, Device
+from sim.model.curves import layout_of
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Task
+
+Engine = Literal["stream", "upload", "compute", "download"]
+
+
+class StageEstimate(NamedTuple):
+    """Seconds of each stage of a launch that has not begun."""
+
+    ready: float
+    """Until its devices are ready: state being saved, waking, reconfiguring."""
+    write_back: float
+    upload: float
+    restore: float
+    compute: float
+    download: float
+
+    @property
+    def total(self) -> float:
+        return max(self.ready, self.write_back) + self.upload + self.restore + self.compute + self.download
+
+
+class EngineTimes(NamedTuple):
+    """When the engines of an accelerator are free, and when the last launch looked at ends."""
+
+    upload: float
+    compute: float
+    download: float
+    end: float
+
+
+class Forecast:
+    """What the engine's own functions tell when they reckon with estimates."""
+
+    def __init__(self, state: RunState, transfers: Transfers):
+        self.state = state
+        self.transfers = transfers
+        self.clock = state.clock
+        self._capacity = state.capacity
+        self._places = state.places
+        self._links = state.links
+        self._with_items = bool(state.tasks.items)
+
+    @property
+    def now(self) -> float:
+        return self.clock._now
+
+    def duration(self, task: Task, placement: Placement) -> float:
+        """Estimated seconds of a launch there, on idle links and engines."""
+        if self.state.steady and task._launch is None and placement.mode.curve is None:
+            mode, left = placement.mode, 1.0 - task.done
+            return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
+        return self.stages((task,), placement).total
+
+    def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
+        """What each stage would take if these tasks started there now, on idle links and engines.
+
+        Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
+        """
+        mode = placement.mode
+        transfers = self.transfers
+        now = self.now
+        needed = mode.share or mode.millicores
+        states = [self._capacity.of[device.index] for device in placement.devices]
+        ready = max(available_at(state, now, state.left - needed) for state in states)
+        left = [self._left(task) for task in tasks]
+        if mode.parts:
+            seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
+        else:
+            parts = left
+            if mode.curve is not None:
+                layout = layout_of(placement.devices)
+                parts = [mode.curve.left(layout, 1.0 - part) for part in left]
+            works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
+            seconds = mode.base(len(tasks)) * max(left) + math.fsum(works)
+        rate = min(state.frequency / state.slowdown for state in states)
+        rate *= mode.span_rate(placement.devices)
+        restored = [t for t in tasks if t._history is not None and t.done > 0 or t.state == RUNNING]
+        return StageEstimate(
+            ready=max(0.0, ready - now),
+            write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
+            upload=transfers.upload_seconds(tasks, placement),
+            restore=sum(task.shape.stopping.restore for task in restored),
+            compute=seconds / rate,
+            download=transfers.download_seconds(tasks, placement),
+        )
+
+    def _left(self, task: Task) -> float:
+        """The estimated part of the work still to do, of a running task its progress included."""
+        launch = task._launch
+        if task.state != RUNNING or launch is None:
+            return 1.0 - task.done
+        mode = launch.placement.mode
+        if mode.parts:
+            whole = planned(launch)
+            return self.remaining_of(launch) / whole if whole > 0 else 0.0
+        if mode.curve is not None:
+            return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
+        whole = mode.fixed + task.estimates[task.shape.position[mode]]
+        return self.remaining_of(launch) / whole if whole > 0 else 0.0
+
+    def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
+        """Seconds until only copies that a start there would evict are on the host."""
+        longest = 0.0
+        for device in placement.devices:
+            state = self._capacity.of[device.index]
+            if not isinstance(state, GpuState):
+                continue
+            here = self._places.on(device)
+            wanted = self.transfers.held(tasks, placement.mode)
+            claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
+            kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
+            lacking = claim - (state.room - here.unpinned + kept)
+            size = 0
+            for item in here.resident:
+                if lacking <= 0:
+                    break
+                if item in here.pins or item in wanted:
+                    continue
+                lacking -= self._places.items[item].size
+                if len(self._places.where[item]) == 1:
+                    size += self._places.items[item].size
+            if size:
+                longest = max(longest, Links.alone(self._links.down(device), size))
+        return longest
+
+    def remaining(self, task: Task) -> float:
+        """Estimated compute seconds that a task has left."""
+        launch = task._launch
+        if task.state != RUNNING or launch is None:
+            return task.shortest_remaining
+        return self.remaining_of(launch)
+
+    def remaining_of(self, launch: Launch) -> float:
+        """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
+        expected, table, now = planned(launch), launch.table, self.now
+        if table is None:
+            return max(0.0, expected - (now - launch.decided))
+        stage = table.stage(now)
+        if stage < COMPUTE:
+            return expected
+        if stage > COMPUTE:
+            return 0.0
+        done = table.total - table.left + table.rate * (now - table.updated)
+        return max(0.0, expected - done)
+
+    def finish_of(self, launch: Launch) -> float:
+        """When a launch will end, as far as estimates, present rates and the launches before it tell."""
+        if launch.table is None:
+            # The very float of the event, if the estimate is exact: not now + what is left.
+            return max(self.now, launch.decided + planned(launch))
+        return self._pipeline(launch).end
+
+    def _pipeline(self, launch: Launch) -> EngineTimes:
+        """When a launch will be through its engines: those before it on its first accelerator are followed
+        through upload, compute and download in start order, as the engines serve them."""
+        table = launch.table
+        assert table is not None
+        before = table.lanes[0].flights if table.lanes else [launch]
+        times = EngineTimes(self.now, self.now, self.now, self.now)
+        for other in before:
+            times = self._follow(other, times)
+            if other is launch:
+                break
+        return times
+
+    def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
+        """The engines' next free times once they have served this launch too."""
+        now, table = self.now, launch.table
+        assert table is not None
+        up, down = self.transfers.estimate(launch)
+        stage = table.stage(now)
+        if stage == DOWNLOAD:
+            began = table.download_start
+            end = max(now, began + down) if began <= now else free.download + down
+            return EngineTimes(free.upload, free.compute, end, end)
+        if stage == COMPUTE:
+            # Calculated from when the rate was last set, so that the answer is the same float at any time.
+            uploaded = now
+            left = planned(launch) - (table.total - table.left)
+            computed = max(now, table.updated + left / (table.rate or 1.0))
+        else:
+            uploaded = self._upload_end(launch, stage, up, free.upload)
+            alone = launch.placement.mode.share == WHOLE
+            computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
+        end = max(computed, free.download if down else computed) + down
+        return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)
+
+    def _upload_end(self, launch: Launch, stage: int, seconds: float, upload_free: float) -> float:
+        table = launch.table
+        assert table is not None
+        if stage in (RESTORE, QUEUED):
+            return self.now
+        if stage == UPLOAD:
+            began = table.upload_start
+            return max(self.now, began + seconds) if began <= self.now else upload_free + seconds
+        states = [self._capacity.of[device.index] for device in launch.placement.devices]
+        ready = max(available_at(state, self.now, state.left) for state in states)
+        return max(upload_free, ready) + seconds
+
+    def free_at(self, device: Device, engine: Engine = "stream") -> float:
+        """When an engine of a device will have served everything in flight; "stream": when one more whole launch
+        may start there (for cores: when one is free)."""
+        now = self.now
+        state = self._capacity.of[device.index]
+        if engine == "stream" and state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
+            return now
+        times = EngineTimes(now, now, now, now)
+        ends = []
+        for launch in launches_on(self.state, device):
+            if launch.table is None:
+                ends.append(self.finish_of(launch))
+                times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
+            else:
+                times = self._follow(launch, times)
+                ends.append(times.end if launch.table.lanes and device is launch.placement.devices[0]
+                            else self._pipeline(launch).end)  # fmt: skip
+        return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
+
+    def by_finish(self) -> list[Launch]:
+        """All that runs, in order of expected finish."""
+        return sorted(self.state.running.values(), key=self.finish_of)

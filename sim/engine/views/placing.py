@@ -1,0 +1,228 @@
+"""Where a task or a mode fits, among devices as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from sim.engine.core.state import RunState
+from sim.engine.flight.transfers import Transfers
+from sim.engine.resources.holdings import GpuState, NodeState
+from sim.engine.resources.nodes import NodeColumns
+from sim.engine.resources.offers import Offers
+from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+
+
+class Placing:
+    """Finds places; nothing here changes the state of the run."""
+
+    def __init__(self, state: RunState, transfers: Transfers):
+        self._capacity = state.capacity
+        self._places = state.places
+        self._transfers = transfers
+        self.cluster: Cluster = state.input.cluster
+        self.nodes = NodeColumns(state.capacity)
+        self._with_items = bool(state.tasks.items)
+        self._specs: dict[DeviceType, int] = {}
+        self._only: dict[Mode, tuple[Any, ...]] = {}
+
+    @cached_property
+    def offers(self) -> Offers:
+        """What services are offered, for the dispatcher."""
+        return Offers(self._capacity)
+
+    def fit(self, task: Task) -> Placement | None:
+        """The task in the fastest of its modes that fits somewhere."""
+        if self._with_items:
+            return self._fit_with_items(task)
+        modes, first = task.shape.modes, self._capacity.first
+        if len(modes) == 1:
+            return first(modes[0])
+        for position in task.modes_by_speed():
+            placement = first(modes[position])
+            if placement is not None:
+                return placement
+        return None
+
+    def _fit_with_items(self, task: Task) -> Placement | None:
+        """As `fit`, passing over devices without room for the task's data."""
+        for position in task.modes_by_speed():
+            placement = self._first_with_items(task.shape.modes[position], task)
+            if placement is not None:
+                return placement
+        return None
+
+    def first(
+        self,
+        mode: Mode,
+        task: Task | None = None,
+        *,
+        node: int | None = None,
+        among: int | None = None,
+        by: Literal["node", "load"] = "node",
+    ) -> Placement | None:
+        if by == "load":
+            return self._emptiest(mode, task)
+        if node is not None:
+            return self._on_node(mode, node, task)
+        if among is not None:
+            return self._first_among(mode, among)
+        if task is not None and self._with_items:
+            return self._first_with_items(mode, task)
+        return self._capacity.first(mode)
+
+    def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
+        """Passing over devices without room for the task's data."""
+        placement = self._capacity.first(mode)
+        if placement is None or self.holds(task, placement):
+            return placement
+        there = (self._on_node(mode, node, task) for node in self.nodes.fitting(mode))
+        return next((placement for placement in there if placement is not None), None)
+
+    def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
+        """Is there room for the data these tasks read and write there, besides their own memory?"""
+        if isinstance(tasks, Task):
+            tasks = (tasks,)
+        refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
+        return refusal is None
+
+    def _first_among(self, mode: Mode, nodes: int) -> Placement | None:
+        mask = self._capacity.mask(mode) & nodes
+        if mask:
+            return self._capacity.on_node(mode, self._capacity.nodes[(mask & -mask).bit_length() - 1])
+        if not mode.span_any:
+            return None
+        return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
+
+    def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
+        """The first by load.  Cost: O(1) for whole devices, else linear in those on which it fits."""
+        only = self._only.get(mode)
+        if only is None:
+            only = self._only[mode] = self._only_place(mode)
+        if only:
+            placement, gpu, node = only
+            if mode.limited and not self._capacity.mask(mode):
+                return None
+            room = gpu.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
+            return placement if room and (task is None or self.holds(task, placement)) else None
+        if mode.on_cpu or mode.gpus != 1:
+            return self.first(mode, task)
+        if task is not None and self._with_items:
+            there = {option: option.devices[0] for option in self.options(task, mode)}
+            return min(there, key=lambda p: (self.load(there[p]), self._missing_bytes(task, there[p])), default=None)
+        offers = self.offers
+        offer = offers.of(mode) if offers.serves(mode) else offers.by_looking(mode)
+        return None if offer is None else offer[0]
+
+    def _missing_bytes(self, task: Task, device: Device) -> int:
+        return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
+
+    def _only_place(self, mode: Mode) -> tuple[Any, ...]:
+        """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""
+        if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
+            return ()
+        device = next(device for device in self.cluster.devices if device.type is mode.type)
+        if not mode.allows(device.node):
+            return ()
+        return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
+
+    def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
+        """The devices the mode would take on one node; with a task: devices that hold its data as well."""
+        mask = self._capacity.mask(mode)
+        if not mask >> node & 1:
+            return None
+        state = self._capacity.nodes[node]
+        if task is None or not self._with_items or mode.on_cpu:
+            return self._capacity.on_node(mode, state)
+        chosen = [
+            gpu.device
+            for gpu in state.gpus
+            if gpu.device.type is mode.type and gpu.takes(mode) and self.holds(task, Placement(mode, (gpu.device,)))
+        ]
+        return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
+
+    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
+        if distinct and self._alike(task, mode):
+            first = self._capacity.first(mode)
+            return [] if first is None else [first]
+        found = []
+        for node in self.nodes.fitting(mode):
+            state = self._capacity.nodes[node]
+            if mode.gpus == 1:
+                for gpu in state.gpus:
+                    if gpu.device.type is mode.type and gpu.takes(mode):
+                        placement = Placement(mode, (gpu.device,))
+                        if not self._with_items or self.holds(task, placement):
+                            found.append(placement)
+            else:
+                placement_here = self._on_node(mode, node, task)
+                if placement_here is not None:
+                    found.append(placement_here)
+        return found
+
+    def _alike(self, task: Task, mode: Mode) -> bool:
+        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
+        kind = mode.type
+        if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
+            return False
+        if mode.span_speeds is not None or mode.exchange is not None:
+            return False
+        specs = self._specs.get(kind)
+        if specs is None:
+            nodes = self.cluster.nodes
+            having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
+            specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
+        return specs == 1 and all(state.normal for state in self._capacity.of)
+
+    def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
+        if placement is not None:
+            return self._capacity.refusal(placement) is None and (not tasks or self.holds(tasks, placement))
+        return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
+
+    def over_limit(self, task: Task) -> bool:
+        """See the contract: one test where nothing is limited."""
+        modes = task.shape.modes
+        if not any(mode.limited for mode in modes):
+            return False
+        capacity = self._capacity
+        for position in task.allowed or range(len(modes)):
+            mode = modes[position]
+            if not mode.limited:
+                return False
+            budget = capacity.budget(mode)
+            beyond = not budget.new_nodes() and not capacity.room(mode) & budget.mask
+            if budget.enough(mode) and not beyond:
+                return False
+        return True
+
+    def load(self, device: Device) -> float:
+        state = self._capacity.of[device.index]
+        if isinstance(state, NodeState):
+            return 1.0 - state.cpu_free / (1000 * state.node.cpus) if state.node.cpus else 1.0
+        assert isinstance(state, GpuState)
+        return device.type.streams - state.free / WHOLE
+
+
+def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
+    """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
+    found: list[Task] = []
+    before: dict[int, None] = {}
+    graph = state.graph
+    for row in rows:
+        task = state.waiting.get(row)
+        if row in before:
+            return None
+        if task is None:
+            task = None if graph is None else graph.blocked.get(row)
+            if task is None or state.tasks.predecessors is None or graph is None:
+                return None
+            if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):
+                return None
+        if task.shape in state.queue_of:
+            return None  # requests are launched in batches
+        found.append(task)
+        before[row] = None
+    return tuple(found)

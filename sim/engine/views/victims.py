@@ -1,0 +1,118 @@
+"""What would have to stop for a task to start: victims, and which of them can be spared after all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.holdings import NodeState
+from sim.engine.resources.sketches import Tally, on_sketch, release, sketch_of
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+
+
+class Victims:
+    """Tries out what nodes would have room for without some of the tasks that run there."""
+
+    def __init__(self, capacity: Capacity):
+        self._capacity = capacity
+
+    def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        capacity = self._capacity
+        modes = [task.shape.modes[position] for position in task.modes_by_speed()]
+        counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
+        counting = all(counted.values())
+        wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None
+        kind = capacity.types[modes[0].type]
+        lacking: dict[int, int] = {}
+        """By node the accelerators that it lacks, where that tells that nothing fits yet without a look at the rest."""
+        stopped: dict[int, list[Task]] = {}
+        sketches: dict[int, NodeState] = {}
+        seen: set[int] = set()
+        for victim in victims:
+            launch = victim._launch
+            if launch is None or not victim.shape.preemptible or launch.number in seen:
+                continue
+            seen.add(launch.number)
+            held = launch.placement
+            if not stopped and held.mode is modes[0]:
+                # The first victim holds just what is wanted: nothing has to be tried out.
+                return held, [victim]
+            if held.mode not in counted:
+                counted[held.mode] = capacity.countable(held.mode)
+            if counting and not counted[held.mode]:
+                counting, wanted = False, None
+                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
+            if not counting:
+                for number in dict.fromkeys(device.node for device in held.devices):
+                    if number not in sketches:
+                        sketches[number] = sketch_of(capacity.nodes[number])
+                        stopped[number] = []
+                    release(sketches[number], held, launch)
+                    stopped[number].append(victim)
+                    for mode in modes:
+                        if on_sketch(sketches[number], mode) is not None:
+                            return self._sparing(number, mode, stopped[number])
+                continue
+            number = held.devices[0].node
+            if number not in stopped:
+                stopped[number] = []
+                lacking[number] = 0 if wanted is None else wanted.gpus - capacity.nodes[number].open[kind].bit_count()
+            stopped[number].append(victim)
+            if wanted is not None:
+                if held.mode.gpus and held.mode.type is wanted.type:
+                    lacking[number] -= held.mode.gpus
+                if lacking[number] > 0:
+                    continue
+            tally = self._tally_without(number, stopped[number])
+            for mode in modes:
+                if tally.fits(mode, capacity.types[mode.type]):
+                    return self._sparing_counted(number, mode, stopped[number])
+        return None
+
+    def _tally_without(self, number: int, victims: list[Task]) -> Tally:
+        """What would be free on a node without these tasks, where counting is enough."""
+        tally = Tally(self._capacity.nodes[number])
+        for victim in victims:
+            tally.release(victim._launch.placement)
+        return tally
+
+    def _released(self, number: int, victims: list[Task]) -> NodeState:
+        """A node as it would be without these tasks."""
+        sketch = sketch_of(self._capacity.nodes[number])
+        for victim in victims:
+            release(sketch, victim._launch.placement, victim._launch)
+        return sketch
+
+    def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
+        """As `_sparing`, where counting is enough."""
+        kind = self._capacity.types[mode.type]
+        tally = self._tally_without(number, victims)
+        needed = list(victims)
+        for spared in victims[:-1]:
+            tally.occupy(spared._launch.placement)
+            if tally.fits(mode, kind):
+                needed.remove(spared)
+            else:
+                tally.release(spared._launch.placement)
+        return tally.place(mode, kind), needed
+
+    def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
+        """The mode on a node once those of the victims have stopped that really must."""
+        needed = self._needed(number, mode, victims)
+        placement = on_sketch(self._released(number, needed), mode)
+        assert placement is not None
+        return placement, needed
+
+    def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
+        """Of the victims on a node those without which the mode would not fit, sparing the best first."""
+        capacity = self._capacity
+        needed = list(victims)
+        for spared in victims[:-1]:
+            sketch = sketch_of(capacity.nodes[number])
+            for victim in needed:
+                if victim is not spared:
+                    release(sketch, victim._launch.placement, victim._launch)
+            if sketch.fits(mode):
+                needed.remove(spared)
+        return needed

@@ -1,0 +1,238 @@
+"""The engine's side of the view: what a policy may ask (the contract is `sim.policy.contract.View`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+
+from sim.engine.core.complaints import Questions
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState, launches_on
+from sim.engine.flight.launch import STAGE_NAMES, Launch
+from sim.engine.launching.launches import Launches
+from sim.engine.launching.received import Received
+from sim.engine.launching.stopping import Stops
+from sim.engine.queues.sliced import Sliced
+from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.offers import Offers
+from sim.engine.views.backlog import Backlog
+from sim.engine.views.forecast import Forecast
+from sim.engine.views.placing import Placing, together
+from sim.engine.views.shadow import Shadows
+from sim.engine.views.victims import Victims
+from sim.model.cluster import WHOLE, Cluster, Device
+from sim.model.plan import Placement
+from sim.model.tasks import Item, Shape, Task
+from sim.policy.batching import RequestQueue
+from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
+
+
+class Changes:
+    """See `sim.policy.contract.Changes`."""
+
+    __slots__ = ("_capacity", "_state")
+
+    def __init__(self, state: RunState):
+        self._capacity = state.capacity
+        self._state = state
+
+    @property
+    def releases(self) -> int:
+        return self._capacity.releases
+
+    @property
+    def launches(self) -> int:
+        return self._state.last_launch
+
+    @property
+    def steady(self) -> bool:
+        return self._state.steady
+
+
+class LaunchSeen:
+    """See `sim.policy.contract.LaunchSeen`."""
+
+    __slots__ = ("_forecast", "_launch")
+
+    def __init__(self, forecast: Forecast, launch: Launch | None):
+        self._forecast = forecast
+        self._launch = launch
+
+    @property
+    def placement(self) -> Placement | None:
+        return None if self._launch is None else self._launch.placement
+
+    @property
+    def stage(self) -> str | None:
+        launch = self._launch
+        if launch is None:
+            return None
+        return "compute" if launch.table is None else STAGE_NAMES[launch.table.stage(self._forecast.now)]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return () if self._launch is None else self._launch.tasks
+
+    @property
+    def finish(self) -> float:
+        return math.inf if self._launch is None else self._forecast.finish_of(self._launch)
+
+
+def _by_readiness(task: Task) -> tuple[float, int]:
+    return task.ready, task.index
+
+
+class EngineView:
+    """See `sim.policy.contract.View`; nothing here changes the state of the run."""
+
+    def __init__(self, state: RunState, signals: Signals, received: Received, launches: Launches, stops: Stops):
+        self._state = state
+        self._signals = signals
+        self._received = received
+        self._capacity = state.capacity
+        self._places = state.places
+        self._clock = state.clock
+        self._questions = questions = Questions(state)
+        self._backlog: Backlog | None = None
+        """Work ahead by kind, from the first question on."""
+        self.cluster: Cluster = state.input.cluster
+        self.items: Sequence[Item] = state.tasks.items
+        self.random = state.input.random.stream("policy")
+        self.changes = Changes(state)
+        self._placing = placing = Placing(state, launches.transfers)
+        self._forecast = forecast = Forecast(state, launches.transfers)
+        self._shadows = Shadows(state, forecast, placing, stops, questions)
+        # What others answer is asked of them at once: these questions are the most frequent ones.
+        self.nodes = placing.nodes
+        self.first, self.holds, self.options = placing.first, placing.holds, placing.options
+        self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
+        self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
+        self.free_at = forecast.free_at
+        self.earliest_fit = self._shadows.of
+        self.make_room = Victims(state.capacity).make_room
+
+    def crowding(self, placement: Placement) -> tuple[float, float]:
+        network = self._state.network
+        if network is None or placement.mode.exchange is None:
+            return 1.0, 0.0
+        return network.foresee(placement)
+
+    @cached_property
+    def _slices(self) -> list[Sliced]:
+        """Queues whose requests become objects when they are looked at."""
+        return [queue for queue in self._state.queues if isinstance(queue, Sliced)]
+
+    @property
+    def now(self) -> float:
+        return self._clock._now
+
+    @property
+    def offers(self) -> Offers:
+        """What services are offered, for the dispatcher."""
+        return self._placing.offers
+
+    # Where does it fit? -------------------------------------------------------------------------------------
+
+    def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
+        return self._placing.fit(task) if rule is None else rule(task, self)
+
+    def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
+        return together(self._state, rows)
+
+    def launch_of(self, task: Task) -> LaunchSeen:
+        return LaunchSeen(self._forecast, task._launch)
+
+    # Who? ---------------------------------------------------------------------------------------------------
+
+    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
+        self._questions.count()
+        state = self._state
+        launches = list(state.running.values()) if device is None else launches_on(state, device)
+        if by == "finish":
+            launches.sort(key=self._forecast.finish_of)
+        return [task for launch in launches for task in launch.tasks]
+
+    def waiting(self, count: int | None = None) -> list[Task]:
+        waiting = self._state.waiting.values()
+        if count is None:
+            self._questions.count()
+        elif not self._slices:
+            return list(islice(waiting, count))
+        tasks = list(waiting)
+        if not self._slices:
+            return tasks
+        if count == 1:
+            tasks += (head for queue in self._slices if (head := queue.first_fresh()) is not None)
+        else:
+            for queue in self._slices:
+                tasks += queue.fresh()
+        return sorted(tasks, key=_by_readiness)[:count]
+
+    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+        if kind is None and class_ is None:
+            return len(self._state.waiting) + sum(queue.fresh_count for queue in self._slices)
+        return self._work_ahead().count(kind, class_)
+
+    def queue_of(self, task: Task) -> RequestQueue | None:
+        return self._state.queue_of.get(task.shape)
+
+    def free(self, kind: str, node: int | None = None) -> float:
+        if node is None:
+            return sum(self.free(kind, one.index) for one in self._capacity.nodes)
+        state = self._capacity.nodes[node]
+        if not state.up:
+            return 0.0
+        total = 0.0
+        if kind in ("cpu", state.device.type.name):
+            total += state.cpu_free / 1000
+        for gpu in state.gpus:
+            if kind in (gpu.device.type.kind, gpu.device.type.name) and gpu.up and not gpu.asleep:
+                total += min(WHOLE, max(0, gpu.free)) / WHOLE
+        return total
+
+    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
+        return self._work_ahead().seconds(kind, class_)
+
+    def request_mix(self) -> dict[Shape, int]:
+        tasks = self._state.tasks
+        counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
+        return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
+
+    def _work_ahead(self) -> Backlog:
+        if self._backlog is None:
+            self._backlog = Backlog(self._state, self._slices, self._forecast.remaining_of)
+            self._signals.materialised = self._backlog.materialised
+        return self._backlog
+
+    def attained(self, who: Task | str) -> float:
+        return self._received.task(who) if isinstance(who, Task) else self._received.user(who)
+
+    def holders(self, item: int) -> list[Device | int]:
+        devices = self.cluster.devices
+        return [devices[place] if place >= 0 else -1 - place for place in self._places.where[item]]
+
+    def room(self, device: Device) -> float:
+        state = self._capacity.of[device.index]
+        usable = isinstance(state, GpuState) and state.up and not state.asleep and state.node.up
+        return state.room if usable else 0.0
+
+    def in_use(self, item: int, device: Device) -> bool:
+        return item in self._places.on(device).pins
+
+    # What if? -------------------------------------------------------------------------------------------------
+
+    def fork(
+        self,
+        scheduler: Scheduler,
+        decisions: Sequence[Decision] = (),
+        seed: int = 0,
+        coming: Sequence[tuple[float, Task]] = (),
+        ratios: Sequence[float] = (),
+    ) -> Imagined:
+        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming, ratios)
+        return imagined
